@@ -18,6 +18,8 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "uniform": {"ratio": 0.4},
     "confidence": {"threshold": 0.4},
     "early-exit": {"layers": 2},
+    "dynamic-exit": {"interval": 5, "budget": 1.0, "always": True},
+    "asd": {"always": True},
     "clasp": {"interval": 5, "budget": 1.0},
     "knapspec": {"interval": 5, "budget": 1.0},
     "prune": {"always": True},

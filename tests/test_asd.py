@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +11,11 @@ import torch
 
 from learned import knowledge
 from pico import NUM_LAYERS, pico
+from rounds import step_of
 from selfdraft import Engine, SkipSet
 from selfdraft.passes import PassRequest
-from selfdraft.strategies.asd import Asd, skip_set
+from selfdraft.strategies.asd import Asd, Rules, skip_set
+from selfdraft.types import OFF
 from test_knapsack import TEXT, zeroed
 
 COSINES = [0.2, 0.99, 0.99, 0.5, 0.985, 0.9, 0.99, 0.99, 0.99]
@@ -31,7 +35,50 @@ COSINES = [0.2, 0.99, 0.99, 0.5, 0.985, 0.9, 0.99, 0.99, 0.99]
 )
 def test_the_rules(options: dict[str, Any], skipped: str) -> None:
     cosines = options.pop("cosines", COSINES)
-    assert skip_set(cosines, len(COSINES), Asd.Options(**options)) == SkipSet.parse(skipped)
+    assert skip_set(cosines, len(COSINES), Rules(**options)) == SkipSet.parse(skipped)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_set_is_that_of_algorithm_1(seed: int) -> None:
+    """As the paper writes it, layers from 1 to L."""
+    chance = random.Random(seed)
+    num_layers, threshold = chance.randint(2, 40), chance.uniform(-1, 1)
+    m, n = chance.randint(1, 8), chance.randint(0, 5)
+    cosines = {layer: chance.uniform(-1, 1) for layer in range(1, num_layers + 1)}
+    attentions = {layer for layer in cosines if cosines[layer] >= threshold and layer <= num_layers - n}
+    mlps = {j * m for j in range(1, num_layers + 1) if j * m <= num_layers - n}
+    expected = SkipSet.of([layer - 1 for layer in attentions | mlps], [layer - 1 for layer in mlps])
+    assert skip_set(list(cosines.values()), num_layers, Rules(threshold, m, n)) == expected
+
+
+def test_nothing_is_drafted_where_plain_rounds_are_faster() -> None:
+    """After both were tried; recording counts as drafting. The paper's drafts always."""
+    for always in (False, True):
+        asd = Asd(Asd.Options(always=always), knowledge(NUM_LAYERS))
+        kinds = []
+        for text in range(12):
+            asd.begin(text, {})
+            for _ in range(10):
+                plan = asd.plan(text, None)  # type: ignore[arg-type]
+                kinds.append(bool(plan.skip))
+                num_drafted, recorded = (2, 0.05) if plan.skip else (0, 0.0)
+                asd.observe(text, step_of(num_drafted, 0, plan=plan, seconds=(0.0, 0.01), record_seconds=recorded))
+            report = asd.report(text)["drafts"]
+            asd.end(text)
+        assert kinds[0], "drafting comes first"
+        assert all(kinds) if always else not any(kinds[-40:])
+        assert report.startswith("without a" if always else "nothing")
+
+
+def test_what_calibration_found_hopeless_is_not_tried() -> None:
+    known = {"similarity": 0.5, "every": 4, "last": 1, "predicted": 0.8}
+    asd, other = (
+        Asd(Asd.Options(every=every), replace(knowledge(NUM_LAYERS), known=lambda name: known)) for every in (None, 2)
+    )
+    for one in (asd, other):
+        one.begin(0, {})
+    assert asd.plan(0, None) == OFF  # type: ignore[arg-type]
+    assert other.plan(0, None).skip == skip_set([], NUM_LAYERS, Rules(0.5, 2, 1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("attention", [[2], [1, 3]])

@@ -122,6 +122,61 @@ def test_what_does_nothing_goes_first(planted: str) -> None:
     assert (second["skip"], second["match"]) == (planted, 1.0)
 
 
+@pytest.mark.parametrize("planted", ["a2", "m3", "a2,m3"])
+def test_knapspec_keeps_the_sets_that_promise_most(planted: str) -> None:
+    """What does nothing goes in all of them."""
+    skip = SkipSet.parse(planted)
+    idle = Engine(zeroed(sorted(skip.attention), sorted(skip.mlp)), profile=None, strategy="off")
+    profile = calibrate(idle, PROMPTS, ["knapspec"], QUICK)
+    values = profile.artefacts["knapspec"].values
+    known = {SkipSet.parse(one["skip"]): one["match"] for one in values["known"]}
+    assert 1 <= len(known) <= 8
+    assert all(skip.numbers <= one.numbers for one in known)
+    assert values["is_complete"]
+    told = as_text(profile, NUM_LAYERS)
+    assert f"({terminal.number(len(known), 'set')} to choose among)" in told
+    assert [line.split()[0] for line in told.splitlines() if line.startswith(("  64 ", "  512"))] == ["64", "512"]
+
+
+def test_an_interrupted_fit_of_sets_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("knapspec", "asd"):
+        whole, other = (Engine(pico("llama"), profile=None, strategy="off", name=f"{name}{n}") for n in range(2))
+        expected = calibrate(whole, PROMPTS, [name], QUICK).artefacts[name].values
+        Store().remove(whole.knowledge.key)
+        honest, num_kept = EngineKit.keep, itertools.count()
+
+        def keep(kit: Any, found: Any, honest: Any = honest, num_kept: Any = num_kept) -> None:
+            honest(kit, found)
+            if next(num_kept) == 1:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(EngineKit, "keep", keep)
+            with pytest.raises(KeyboardInterrupt):
+                calibrate(other, PROMPTS, [name], QUICK)
+        found = calibrate(other, PROMPTS, [name], QUICK).artefacts[name].values
+        assert {**found, "seconds": 0} == {**expected, "seconds": 0}
+
+
+@pytest.mark.parametrize("attention", [[2], [1, 3]])
+def test_asd_finds_rules_for_the_model(attention: list[int]) -> None:
+    """Attentions that do nothing have a cosine of 1; skipping these and nothing else is always right, and saves."""
+    idle = Engine(zeroed(attention, []), profile=None, strategy="off")
+    profile = calibrate(idle, PROMPTS, ["asd"], CalibrateOptions(600, 24, 0, settings={"asd": {"every": 0, "last": 1}}))
+    values = profile.artefacts["asd"].values
+    assert [layer for layer, cosine in enumerate(values["cosines"]) if cosine > 1 - 1e-5] == attention
+    assert (values["every"], values["last"]) == (0, 1)
+    assert values["predicted"] >= 1
+    told = as_text(profile, NUM_LAYERS)
+    assert f"  similarity {values['similarity']:g}, every 0, last 1: match " in told
+    assert f"{attention[0]:4} 1.0000" in told
+    found = idle.generate([3, 1, 4, 1, 5], max_new_tokens=6, strategy="asd")
+    assert set(attention) <= set(found.steps[0].plan.skip.attention), "as calibrated"
+    assert (
+        idle.generate([3, 1], max_new_tokens=2, strategy="asd", settings={"asd": {"every": 2}}).steps[0].plan.skip.mlp
+    )
+
+
 def test_what_is_kept(engine: Engine, home: Path) -> None:
     profile = calibrate(engine, PROMPTS, options=QUICK)
     values = profile.artefacts["prune"].values

@@ -266,6 +266,7 @@ GLOSSES = {
     "KNN": "arXiv:2505.16162",
     "SSD": "arXiv:2505.16162",
     "CLaSp": "arXiv:2505.24196",
+    "DEL": "arXiv:2504.05598",
     "KnapSpec": "arXiv:2602.20217",
     "LayerSkip": "arXiv:2404.16710",
     "SpecInfer": "arXiv:2305.09781",

@@ -45,7 +45,7 @@ LEVELS = (
 
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
-    "economics": 155,
+    "economics": 170,
     "kernels": 3345,
     "models": 2584,
     "models/gpu": 3192,
@@ -61,10 +61,10 @@ BUDGETS = {
     "measure": 1605,
     "calibrate": 1760,
     "bench": 2185,
-    "bench/papers": 4520,
+    "bench/papers": 4550,
     "serve": 2500,
     "integrations": 700,
-    "cli": 3800,
+    "cli": 3830,
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 

@@ -364,11 +364,19 @@ class TestFitValue:
 
 class TestEconomics:
     def test_weights_change_as_the_context_grows(self) -> None:
-        weights = [a_fit().at(num_context).weights for num_context in (0, 500, 1500, 2500, 10**6)]
-        assert weights == [(1, 2), (1, 1), (2, 1), (3, 1), (5, 1)]
-        assert a_fit(mlp_seconds=0.0).at(0).weights == (5, 1)
-        assert a_fit(attention=Line(0, 0)).at(0).weights == (1, 5)
-        assert a_fit(attention=Line(0, 0), mlp_seconds=0.0).at(0).weights == (1, 1)
+        costs = [a_fit().at(num_context) for num_context in (0, 250, 500, 1500, 2500, 10**6)]
+        assert [one.weights for one in costs] == [(1, 2), (3, 4), (1, 1), (2, 1), (3, 1), (8, 1)]
+        assert [one.paper_weights for one in costs] == [(1, 2), (1, 1), (1, 1), (2, 1), (3, 1), (5, 1)]
+        for name, largest in (("weights", 8), ("paper_weights", 5)):
+            assert getattr(a_fit(mlp_seconds=0.0).at(0), name) == (largest, 1)
+            assert getattr(a_fit(attention=Line(0, 0)).at(0), name) == (1, largest)
+            assert getattr(a_fit(attention=Line(0, 0), mlp_seconds=0.0).at(0), name) == (1, 1)
+
+    @pytest.mark.parametrize(("attention", "mlp", "expected"), [(22, 29, (3, 4)), (29, 31, (1, 1)), (50, 20, (5, 2))])
+    def test_weights_are_small_numbers_near_the_ratio(
+        self, attention: float, mlp: float, expected: tuple[int, int]
+    ) -> None:
+        assert a_fit(attention=Line(0, attention * 1e-6), mlp_seconds=mlp * 1e-6).at(0).weights == expected
 
     @pytest.mark.parametrize(("acceptance", "expected"), [(0, 1), (0.5, 1.875), (1, 4), (1 - 1e-12, 4)])
     def test_expected_tokens(self, acceptance: float, expected: float) -> None:

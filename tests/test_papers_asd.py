@@ -23,8 +23,9 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     found = run(asd.RECIPE, bench, tmp_path / "result.jsonl")
     assert list(found) == ["table-1", "table-3", "table-4", "table-5"]
     check(asd.RECIPE, found)
-    assert [row[0] for row in found["table-4"].tables[0].rows] == ["D&V", "ASD"]
-    assert found["table-4"].tables[0].header == ["method", "HumanEval (code), T = 0.0", "HumanEval (code), T = 0.6"]
+    assert [row[0] for row in found["table-4"].tables[0].rows] == ["D&V", "ASD", "ASD, calibrated"]
+    tasks = [f"HumanEval (code), T = {told}" for told in ("0.0", "0.6, top-p 0.95")]
+    assert found["table-4"].tables[0].header == ["method", *tasks]
     assert [row[0] for row in found["table-5"].tables[0].rows] == list(asd.RULES)
     assert "there are no prompts of XSum" in found["table-3"].found.missing["T=0.0 xsum"]
     assert "tried" in next(iter(found["table-4"].experiment.remarks(found["table-4"].found)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,13 +15,17 @@ from pico import NUM_LAYERS, pico
 from rounds import step_of
 from selfdraft import Engine
 from selfdraft.economics import LatencyFit, Line
+from selfdraft.errors import ProfileError
 from selfdraft.models.eager import EagerRunner
 from selfdraft.passes import States
 from selfdraft.protocols import PlanContext, Probe
-from selfdraft.registry import resolve
+from selfdraft.registry import find, resolve
 from selfdraft.strategies.clasp import Clasp
+from selfdraft.strategies.dynamic_exit import DynamicExit, exit_after
+from selfdraft.strategies.dynamic_exit import acceptances as exit_acceptances
 from selfdraft.strategies.knapsack import solve
-from selfdraft.strategies.knapspec import KnapSpec, acceptances, items, plan_seconds
+from selfdraft.strategies.knapspec import KnapSpec, acceptances, items, networks, paper_choice, plan_seconds
+from selfdraft.strategies.matching import choices
 from selfdraft.strategies.prune import Prune, Text
 from selfdraft.types import OFF, Plan, SkipSet, StepRecord
 from test_knapsack import TEXT, probe_of, zeroed
@@ -65,8 +70,8 @@ def test_clasp_skips_the_layer_that_does_nothing(layer: int) -> None:
 
 
 def test_clasp_skips_as_many_layers_as_asked() -> None:
-    for ratio, count in ((0.0, 0), (0.4, 2), (1.0, 3)):
-        clasp = Clasp(Clasp.Options(ratio=ratio), knowledge(NUM_LAYERS))
+    for options, count in (({}, 1), ({"ratio": 0.0}, 0), ({"ratio": 0.4}, 2), ({"ratio": 1.0}, 3)):
+        clasp = Clasp(Clasp.Options(**options), knowledge(NUM_LAYERS))
         skip = clasp.choose(context(probe_of(pico("llama"), 1)), 1).skip
         assert skip.attention == skip.mlp
         assert len(skip.mlp) == count
@@ -117,9 +122,9 @@ def test_nothing_is_drafted_where_nothing_pays() -> None:
 
 def test_long_texts_skip_more_attention() -> None:
     probe = probe_of(pico("llama"))
-    knapspec = KnapSpec(KnapSpec.Options(), knowledge(NUM_LAYERS))
+    knapspec = KnapSpec(KnapSpec.Options(share=0.6), knowledge(NUM_LAYERS))
     short, long = (knapspec.choose(context(probe, length), 5).skip for length in (10, 5000))
-    assert len(long.attention) > len(short.attention)
+    assert len(long.attention) - len(long.mlp) > len(short.attention) - len(short.mlp)
 
 
 def test_the_length_found_is_used() -> None:
@@ -146,9 +151,9 @@ def test_the_same_text_gets_the_same_plans() -> None:
 class Counting(KnapSpec):
     """Plans that tell when they were made."""
 
-    def __init__(self, first_seconds: float = 0.0, **options: Any) -> None:
+    def __init__(self, first_seconds: float = 0.0, gain: float = 1.0, **options: Any) -> None:
         super().__init__(KnapSpec.Options(**options), knowledge(NUM_LAYERS))
-        self._account.last = first_seconds
+        self._account.last, self._gain = first_seconds, gain
         self.lengths: list[int] = []
 
     def choose(self, context: PlanContext, num_tokens: int) -> Plan:
@@ -157,12 +162,15 @@ class Counting(KnapSpec):
         return Plan(SkipSet.of([len(self.lengths)]))
 
 
-def run_rounds(strategy: Counting, sequence_id: int, lengths: Sequence[int]) -> list[Plan]:
+def run_rounds(strategy: Counting, sequence_id: int, lengths: Sequence[int], plan_seconds: float = 0.0) -> list[Plan]:
+    """Of 0.03 s each, a tenth of the text generated; those that plan take longer."""
     strategy.begin(sequence_id, {})
     plans = []
     for length in lengths:
-        plans.append(strategy.plan(sequence_id, context(length=length)))
-        strategy.observe(sequence_id, step(plans[-1]))
+        num_plans = len(strategy.lengths)
+        plans.append(strategy.plan(sequence_id, replace(context(length=length), num_generated_tokens=length // 10)))
+        seconds = plan_seconds if len(strategy.lengths) > num_plans else 0.0
+        strategy.observe(sequence_id, step(plans[-1], optimise_seconds=seconds))
     strategy.end(sequence_id)
     return plans
 
@@ -174,14 +182,50 @@ def test_a_text_is_decoded_plainly_until_there_is_something_to_look_at() -> None
 
 
 @pytest.mark.parametrize(
-    ("interval", "lengths", "planned"),
-    [(4, range(1000, 1010), [1001, 1005, 1009]), (1000, range(100, 200), [101, 127, 159, 199])],
-    ids=["at an interval", "when a quarter longer"],
+    ("options", "planned"),
+    [({"interval": 4}, [1, 5, 9]), ({}, [1, 65, 129, 193]), ({"paper": True, "window": 5}, [7, 71, 135, 199])],
+    ids=str,
 )
-def test_planned_again(interval: int, lengths: range, planned: list[int]) -> None:
-    strategy = Counting(window=1, interval=interval, budget=1.0)
-    run_rounds(strategy, 0, lengths)
-    assert strategy.lengths == planned
+def test_planned_after_an_interval(options: dict[str, Any], planned: list[int]) -> None:
+    """However long the text grows. The authors' code: at the end of its step 6 (of 0, 1, ...), then of every 64th."""
+    strategy = Counting(**{"window": 1, "budget": 1.0, **options})
+    for number in range(2):
+        run_rounds(strategy, number, range(100, 100 + (10 if planned[1] == 5 else 200)))
+    assert strategy.lengths == [100 + place for place in planned] * 2
+
+
+def test_the_paper_begins_each_text_with_the_whole_model() -> None:
+    """But for the round that stands for the authors' prefill. Neither budget nor other rows keep it from planning."""
+    strategy = Counting(first_seconds=1e9, gain=0.0, paper=True, budget=0.0)
+    whole = Plan(max_draft_tokens=10)
+    for number in range(2):
+        plans = run_rounds(strategy, number, [0, *range(100, 108)], plan_seconds=1e9)
+        assert plans == [OFF, *[whole] * 6, *[Plan(SkipSet.of([number + 1]))] * 2]
+    assert strategy.num_looked_at == 15, "five rounds of three tokens"
+
+
+def test_the_paper_counts_hits_and_takes_the_most_tokens_per_time() -> None:
+    probe = probe_of(pico("llama"))
+    options = KnapSpec.Options(paper=True)
+    costs = latency(attention=Line(0.0, 1.4e-3)).at(0)
+    skips, rates = networks(probe, costs, options)
+    found, states = solve(probe, items(NUM_LAYERS, (1, 1)), NUM_LAYERS)
+    assert skips == [SkipSet.of_numbers(one.skipped) for one in found[1:]]
+    assert rates == pytest.approx([5 * (rate * 7 - 1) / 25 for rate in acceptances(probe, states)][1:])
+    assert costs.weights == (2, 3)
+
+    def by_hand(skip: SkipSet, rate: float) -> float:
+        num_attentions, num_mlps = NUM_LAYERS - len(skip.attention), NUM_LAYERS - len(skip.mlp)
+        seconds = [
+            1.4e-3 * (num_attentions * length + NUM_LAYERS) + 2e-3 * (num_mlps * length + NUM_LAYERS)
+            for length in range(18)
+        ]
+        tokens = [sum(rate**place for place in range(length + 1)) for length in range(18)]
+        return max(one / other for one, other in zip(tokens, seconds, strict=True))
+
+    best = max(zip(skips, rates, strict=True), key=lambda one: by_hand(*one))[0]
+    assert paper_choice(costs, skips, rates) == best
+    assert paper_choice(costs, [], []) == SkipSet()
 
 
 def test_the_next_text_begins_with_the_last_plan() -> None:
@@ -195,11 +239,7 @@ def test_the_next_text_begins_with_the_last_plan() -> None:
 def test_planning_takes_its_share_of_the_time_and_no_more() -> None:
     """A round takes 0.03 s, a plan 0.3 s: one in 90 rounds is a tenth of all time. The first one is free."""
     strategy = Counting(window=1, interval=1, budget=0.1)
-    strategy.begin(0, {})
-    for _ in range(400):
-        before = len(strategy.lengths)
-        plan = strategy.plan(0, context(length=1000))
-        strategy.observe(0, step(plan, optimise_seconds=0.3 if len(strategy.lengths) > before else 0.0))
+    run_rounds(strategy, 0, [1000] * 400, plan_seconds=0.3)
     assert 3 <= len(strategy.lengths) <= 5
 
 
@@ -209,7 +249,37 @@ def test_the_first_plan_waits_until_it_can_be_afforded() -> None:
     plans = run_rounds(strategy, 0, [1000] * 120)
     assert plans[:89] == [OFF] * 89
     assert plans[95] != OFF
-    assert plan_seconds(latency(num_layers=10), 32) == pytest.approx(5 * latency().at(0).verify(32))
+    for largest, num_rows in ((8, 7.5), (1, 5)):  # weights 1 : 2 and 1 : 1
+        seconds = plan_seconds(latency(num_layers=10), 32, KnapSpec.Options(max_weight=largest))
+        assert seconds == pytest.approx(num_rows * latency().at(0).verify(32))
+
+
+def test_a_plan_must_pay_by_the_tokens_still_to_come() -> None:
+    """Tokens of 10 ms, a plan of 0.3 s that brings 10 %: for 300 tokens, as many as there are, or usually are."""
+    strategy = Counting(first_seconds=0.3, gain=0.1, window=1, interval=1000, budget=0.99)
+    run_rounds(strategy, 0, range(1000, 4000, 10), plan_seconds=0.3)
+    assert strategy.lengths == [3000], "a tenth of it generated"
+    strategy.lengths.clear()
+    run_rounds(strategy, 1, range(1000, 1010))
+    assert strategy.lengths == [1001], "texts have 900 tokens usually"
+    hopeless = Counting(first_seconds=1e-9, gain=0.0, window=1)
+    assert set(run_rounds(hopeless, 0, range(1000, 9000, 10))) == {OFF}
+
+
+def test_what_a_plan_promises_is_told() -> None:
+    found = Engine(pico("llama"), profile=profile()).generate(
+        PROMPT, max_new_tokens=30, strategy="knapspec", settings={"knapspec": {"budget": 1.0}}
+    )
+    assert found.report["plans"] >= 1
+    assert found.report["drafts"].startswith("without a")
+    assert found.report["promised"] > 1
+    found = Engine(pico("llama"), profile=profile(TOO_DEAR)).generate(
+        PROMPT, max_new_tokens=30, strategy="knapspec", settings={"knapspec": {"budget": 1.0}}
+    )
+    assert found.report["drafts"] == "nothing: plain decoding promises more"
+    assert Engine(pico("llama"), profile=profile(TOO_DEAR)).generate(
+        PROMPT, max_new_tokens=30, strategy="knapspec"
+    ).report == {"plans": 0, "drafts": "nothing: no plan has paid so far"}
 
 
 def test_one_row_plans_in_a_round() -> None:
@@ -225,7 +295,7 @@ def test_one_row_plans_in_a_round() -> None:
     assert len(strategy.lengths) == 3
 
 
-@pytest.mark.parametrize("strategy", ["clasp", "knapspec"])
+@pytest.mark.parametrize("strategy", ["clasp", "dynamic-exit", "knapspec"])
 def test_each_row_looks_at_its_own_last_tokens(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target's choices there are those it made: nothing else would have its keys and values."""
     looks: list[tuple[list[int], int, list[int]]] = []
@@ -241,18 +311,18 @@ def test_each_row_looks_at_its_own_last_tokens(strategy: str, monkeypatch: pytes
 
     monkeypatch.setattr(EagerRunner, "probe", probe)
     engine = Engine(pico("llama"), strategy=strategy, profile=profile())
-    settings = {"knapspec": {"budget": 1.0, "interval": 5, "min_tokens": 6}, "clasp": {"budget": 1.0, "interval": 5}}
+    usual, looks_at = {"budget": 1.0, "interval": 5}, {} if strategy == "clasp" else {"min_tokens": 6}
     prompts = [PROMPT, [7], [*PROMPT, 3, 5, 8]]
-    found = engine.generate(prompts, max_new_tokens=30, settings={strategy: settings[strategy]})
+    found = engine.generate(prompts, max_new_tokens=30, settings={strategy: {**usual, **looks_at}})
     texts = [[*prompt, *generation.tokens] for prompt, generation in zip(prompts, found, strict=True)]
     seen: set[int] = set()
-    for tokens, first, choices in looks:
+    for tokens, first, said in looks:
         end = first + len(tokens)
         generated = [max(0, len(prompt) - first - 1) for prompt in prompts]  # from this choice on they were made
         rows = {
             row
             for row, text in enumerate(texts)
-            if text[first:end] == tokens and choices[generated[row] :] == text[first + 1 + generated[row] : end + 1]
+            if text[first:end] == tokens and said[generated[row] :] == text[first + 1 + generated[row] : end + 1]
         }
         assert rows
         assert len(tokens) == 1 if strategy == "clasp" else len(tokens) >= min(6, end)
@@ -260,12 +330,100 @@ def test_each_row_looks_at_its_own_last_tokens(strategy: str, monkeypatch: pytes
     assert seen == {0, 1, 2}
 
 
-@pytest.mark.parametrize("strategy", ["asd", "clasp", "knapspec"])
+@pytest.mark.parametrize("strategy", ["asd", "clasp", "dynamic-exit", "knapspec"])
 @pytest.mark.parametrize("num_layers", [2, 3])
 def test_whoever_skips_nothing_drafts_nothing(strategy: str, num_layers: int) -> None:
     engine = Engine(pico("llama", num_hidden_layers=num_layers), strategy=strategy, profile=profile())
     steps = engine.generate(PROMPT, max_new_tokens=20, settings={strategy: {}}).steps
     assert all(item.plan.skip for item in steps if item.draft.tokens)
+
+
+KNOWN = {"known": [{"skip": "a1", "match": 0.9}, {"skip": "a2,m3", "match": 0.8}, {"skip": "a1-3,m1-3", "match": 0.8}]}
+
+
+def known_sets(fit: LatencyFit | None = None, **options: Any) -> KnapSpec:
+    return KnapSpec(KnapSpec.Options(**options), replace(knowledge(NUM_LAYERS, fit), known=lambda name: KNOWN))
+
+
+def test_a_text_begins_with_the_set_that_calibration_promises() -> None:
+    """Nothing has been seen of it; and all sets are recorded beforehand."""
+    fit, strategy = latency(), known_sets()
+    best = max(KNOWN["known"], key=lambda one: fit.at(100).best_length(one["match"], SkipSet.parse(one["skip"]), 10)[1])
+    strategy.begin(0, {})
+    plan = strategy.plan(0, context(length=100))
+    assert (str(plan.skip), strategy.report(0)["plans"]) == (best["skip"], 0)
+    assert [str(one.skip) for one in strategy.known_plans] == [one["skip"] for one in KNOWN["known"]]
+    for other in (known_sets(saved=False), known_sets(paper=True)):
+        assert other.known_plans == ()
+    strategy = known_sets(latency(verify=(Line(5e-5, 15.5e-3), Line(2e-4, 300e-3))))
+    strategy.begin(0, {})
+    assert strategy.plan(0, context(length=100)) == OFF
+
+
+@pytest.mark.parametrize("planted", ["a1", "a2,m3", "a1-3,m1-3"])
+def test_a_plan_chooses_among_known_sets_with_one_pass(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By how often each is right on the text's last tokens, drawn towards what calibration says by 8 tokens."""
+    skip, fit = SkipSet.parse(planted), latency()
+    probe = probe_of(zeroed(sorted(skip.attention), sorted(skip.mlp)))
+    sets = {SkipSet.parse(one["skip"]): one["match"] for one in KNOWN["known"]}
+    said = choices(probe, [(), *(one.numbers for one in sets)])
+    hits = (said[1:] == said[0]).sum(1).tolist()
+    assert hits[list(sets).index(skip)] == 5
+    promises = {
+        one: fit.at(16).best_length((count + 8 * match) / 13, one, 10)
+        for (one, match), count in zip(sets.items(), hits, strict=True)
+    }
+    monkeypatch.setattr("selfdraft.strategies.knapspec.solve", None)
+    best = max(promises, key=lambda one: promises[one][1])
+    strategy = known_sets(fit)
+    plan = strategy.choose(context(probe), 5)
+    assert (plan.skip, plan.max_draft_tokens) == ((best if promises[best][0] else SkipSet()), promises[best][0])
+    assert strategy._current.promise == pytest.approx(promises[best][1] * fit.at(16).plain)
+
+
+def test_known_sets_draft_the_targets_text() -> None:
+    engine = Engine(pico("llama"), profile=profile(knapspec=KNOWN))
+    settings = {"knapspec": {"budget": 1.0, "interval": 3}}
+    for options in ({}, {"temperature": 0.8, "seed": 2}):
+        plain = engine.generate([PROMPT, [7]], strategy="off", max_new_tokens=25, **options)
+        found = engine.generate([PROMPT, [7]], strategy="knapspec", settings=settings, max_new_tokens=25, **options)
+        assert [one.tokens for one in found] == [one.tokens for one in plain]
+    skips = {str(step.plan.skip) for step in engine.generate(PROMPT, strategy="knapspec", max_new_tokens=25).steps}
+    assert skips <= {"", *(one["skip"] for one in KNOWN["known"])}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("knapspec", {"known": [{"skip": "a99", "match": 1}]}), ("asd", {"every": "x"})]
+)
+def test_what_calibration_kept_and_cannot_be_read_is_named(name: str, content: Any) -> None:
+    kind = find("strategy", name)
+    with pytest.raises(ProfileError, match=f"cannot be read.*selfdraft calibrate MODEL --strategy {name}"):
+        kind(kind.Options(), replace(knowledge(NUM_LAYERS), known=lambda name: content))
+
+
+# ------------------------------------------------------------------------------------------------------- dynamic-exit
+
+
+def test_each_layer_is_judged_by_what_the_head_reads_after_it() -> None:
+    """A model whose last two layers do nothing says after the others what it says at its end."""
+    probe = probe_of(zeroed([3, 4], [3, 4]))
+    rates = exit_acceptances(probe)
+    states = probe.begin()
+    for number in range(4):
+        states = probe.run(number, states)
+    early = probe.scores(states)[0].argmax(-1)
+    for number in range(4, 10):
+        states = probe.run(number, states)
+    hits = int((early == probe.scores(states)[0].argmax(-1)).sum())
+    assert rates[1:] == [(hits + 1) / 7, 6 / 7, 6 / 7]
+    strategy = DynamicExit(DynamicExit.Options(), knowledge(NUM_LAYERS, MUST_DRAFT))
+    plan = strategy.choose(context(probe), 5)
+    assert plan.reuse
+    assert plan.skip in (exit_after(3, NUM_LAYERS), exit_after(2, NUM_LAYERS), exit_after(1, NUM_LAYERS))
+    hopeless = latency(verify=(Line(5e-5, 15.5e-3), Line(2e-4, 300e-3)))
+    for always in (False, True):
+        strategy = DynamicExit(DynamicExit.Options(always=always), knowledge(NUM_LAYERS, hopeless))
+        assert (strategy.choose(context(probe), 5) == OFF) is not always
 
 
 # -------------------------------------------------------------------------------------------------------------- prune

@@ -1,12 +1,13 @@
 """Economics: what passes cost on one machine after a text of some length (`fit.at(num_context)`), and whether to draft.
 
-Tokens per second and integer weights are KnapSpec's (arXiv:2602.20217), with two changes: a verification costs what was
-measured at its width, and plain decoding (a draft of length 0) is one of the choices.
+Tokens per second and integer weights are KnapSpec's (arXiv:2602.20217), with three changes: a verification costs what
+was measured at its width, plain decoding (a draft of length 0) is one of the choices, and weights may be 3 : 4.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +19,8 @@ import numpy.typing as npt
 from .types import SkipSet
 
 Array = npt.NDArray[np.float64]
-MAX_DRAFTED, MAX_WEIGHT = 12, 5
+MAX_DRAFTED, MAX_WEIGHT, PAPER_MAX_WEIGHT = 12, 8, 5
+NEAR = 0.1  # weights may be off their ratio by this share: larger numbers would make larger tables
 LENGTH_STEP = 256  # texts whose lengths differ by less are held to be alike
 
 
@@ -93,9 +95,25 @@ class PassCosts:
 
     @property
     def weights(self) -> tuple[int, int]:
-        """Of an attention and an MLP sub-layer: the cheaper weighs 1, the dearer the rounded ratio, at most 5."""
+        return self.weights_up_to(MAX_WEIGHT)
+
+    def weights_up_to(self, largest: int) -> tuple[int, int]:
+        """Of an attention and an MLP sub-layer: the smallest whole numbers that are near their ratio."""
+        both = (self.attention, self.fit.mlp_seconds)
+        attention, mlp = (max(one, max(both) / largest, 1e-12) for one in both)
+
+        def distance(pair: tuple[int, int]) -> float:
+            ratio = pair[0] * mlp / (pair[1] * attention)
+            return max(ratio, 1 / ratio, 1 + NEAR)
+
+        numbers = range(1, largest + 1)
+        return min(itertools.product(numbers, numbers), key=lambda pair: (distance(pair), sum(pair)))
+
+    @property
+    def paper_weights(self) -> tuple[int, int]:
+        """As KnapSpec's authors have them: the cheaper weighs 1, the dearer the rounded ratio, at most 5."""
         low, high = sorted((self.attention, self.fit.mlp_seconds))
-        ratio = 1 if low == high else MAX_WEIGHT if high >= MAX_WEIGHT * low else round(high / low)
+        ratio = 1 if low == high else PAPER_MAX_WEIGHT if high >= PAPER_MAX_WEIGHT * low else round(high / low)
         return (ratio, 1) if self.attention == high else (1, ratio)
 
     def draft(self, skip: SkipSet, rows: int = 1) -> float:

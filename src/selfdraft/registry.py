@@ -18,6 +18,7 @@ STRATEGIES: Mapping[str, str] = {
     "fixed": "selfdraft.strategies.fixed:Fixed",
     "uniform": "selfdraft.strategies.uniform:Uniform",
     "early-exit": "selfdraft.strategies.early_exit:EarlyExit",
+    "dynamic-exit": "selfdraft.strategies.dynamic_exit:DynamicExit",
     "asd": "selfdraft.strategies.asd:Asd",
     "clasp": "selfdraft.strategies.clasp:Clasp",
     "draft-verify": "selfdraft.strategies.draft_verify:DraftVerify",

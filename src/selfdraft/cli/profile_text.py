@@ -13,6 +13,7 @@ from ..lookahead.disco import artefact_name
 from ..profiles.contents import DAMAGE, KnownSet
 from ..profiles.profile import Profile
 from ..profiles.searches import KnownDomain, Where, read_domains, timed_sets
+from ..strategies.kept_sets import KeptSet
 from ..strategies.timeline import read_search
 from ..types import FrontierPoint, SkipSet
 from .terminal import number
@@ -222,10 +223,41 @@ def _draft_verify_text(values: Mapping[str, Any], where: Where) -> str:
     return _table(header, rows)
 
 
+def _knapspec_text(values: Mapping[str, Any], where: Where) -> str:
+    """At each length that passes were measured at, the set that promises most."""
+    known = [KeptSet.from_json(one) for one in values.get("known", ())]
+    for one in known:
+        one.skip.check(where.num_layers)
+    if not known or where.fit is None:
+        return "  no sets: the knapsack runs in every plan"
+    rows = []
+    for length in where.fit.lengths:
+        found = [KnownSet.at(where.fit.at(length), one.skip, one.match) for one in known]
+        best = max(found, key=lambda one: one.predicted or 0.0)
+        figures = (cell(best.match, ".1%"), times(best.predicted), cell(best.num_drafted, "d"), str(best.skip))
+        rows.append((f"  {length}", _counts(best.skip), *figures))
+    header = ("  after tokens", "skipped sub-layers", "match", "predicted", "drafted", "skip set")
+    return f"{_table(header, rows)}\n  ({number(len(known), 'set')} to choose among)"
+
+
+def _asd_text(values: Mapping[str, Any], where: Where) -> str:
+    """The rules that were found, and C_l: how little each attention turns the prompts' states."""
+    if "similarity" not in values:
+        return "  the paper's rules: nothing else was tried"
+    rules = f"similarity {values['similarity']:g}, every {values['every']}, last {values['last']}"
+    promised = f"match {values['match']:.1%}, predicted {times(values['predicted'])}"
+    lines = [f"  {rules}: {promised} (the best of {values['num_tried']})", "  C_l, mean cosine around each attention:"]
+    by_layer = [f"{layer:4} {cosine:.4f}" for layer, cosine in enumerate(values["cosines"])]
+    parts = (by_layer[first : first + MAX_ROWS] for first in range(0, len(by_layer), MAX_ROWS))
+    return "\n".join([*lines, *(f"  {''.join(part)}" for part in parts)])
+
+
 PARAGRAPHS: Mapping[str, Callable[[Mapping[str, Any], Where], str]] = {
     "knn": _knn_text,
     "swift": _swift_text,
     "draft-verify": _draft_verify_text,
+    "knapspec": _knapspec_text,
+    "asd": _asd_text,
 }
 
 # ------------------------------------------------------------------------------------------------ figures

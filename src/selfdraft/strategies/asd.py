@@ -7,65 +7,204 @@ With layers counted from 1 to L, and C_l the mean cosine of the prompt's hidden 
 - attention and MLP (feed-forward block) of every m-th layer are skipped (rule 1),
 - the last n layers are kept in both cases (rule 2).
 
-The similarities come with the prefill; nothing is computed twice.
+The similarities come with the prefill; nothing is computed twice. Ours: `selfdraft calibrate` finds the similarity, m
+and n that promise most for the model (the paper's: 0.985, 3, 2), and where rounds that draft turn out slower than plain
+ones nothing is drafted. As the paper: `similarity=0.985 every=3 last=2 always=true`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
+from ..economics import PassCosts
+from ..errors import ProfileError
+from ..fitting import Kit
 from ..options import setting
-from ..protocols import Knowledge, PlanContext
-from ..types import OFF, Plan, SkipSet
+from ..protocols import Knowledge, PlanContext, Probe
+from ..types import OFF, Plan, SkipSet, StepRecord
 from .base import PlainStrategy
+from .draft_switch import DraftSwitch
+from .kept_sets import best_drafting, hits_of
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What algorithm 1 is given."""
+
+    similarity: float = 0.985
+    every: int = 3
+    last: int = 2
+
+
+_SHARES, _EVERY, _LAST = (0.2, 0.4, 0.6, 0.8), (0, 2, 3, 4, 6, 8), (1, 2, 3)
+"""What calibration tries: similarities that so large a share of the attentions reach, m, n."""
+_NONE = 2.0
+"""A similarity that no attention reaches."""
 
 
 class Asd(PlainStrategy):
     @dataclass(frozen=True)
     class Options:
-        similarity: float = setting(
-            0.985, "skip attentions whose mean cosine is at least this; above 1: none", minimum=-1.0, maximum=2.0
+        similarity: float | None = setting(
+            None,
+            "skip attentions whose mean cosine is at least this; above 1: none; None: as calibrated, else 0.985",
+            minimum=-1.0,
+            maximum=2.0,
         )
-        every: int = setting(3, "skip attention and MLP of every m-th layer; 0: of none (4 for code models)", minimum=0)
-        last: int = setting(2, "never skip the last n layers; 0: they may go (3 for code models)", minimum=0)
+        every: int | None = setting(
+            None, "skip attention and MLP of every m-th layer; 0: of none; None: as calibrated, else 3", minimum=0
+        )
+        last: int | None = setting(
+            None, "never skip the last n layers; 0: they may go; None: as calibrated, else 2", minimum=0
+        )
+        always: bool = setting(False, "draft even where plain rounds turn out faster")
 
+    can_fit = True
     pairs_with: ClassVar[Mapping[str, Any]] = {"lookahead": "adaptive"}
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
-        self._options, self._num_layers = options, knowledge.num_layers
-        points = [f"{kind}{layer}" for layer in range(knowledge.num_layers) for kind in "am"]
-        self.prefill_needs = ("embedding", *points[:-1])
+        self._num_layers, self._always = knowledge.num_layers, options.always
+        self._rules, is_promising = read_rules(options, knowledge)
+        self.prefill_needs = points(knowledge.num_layers)
         self._plans: dict[int, Plan] = {}
+        self._switch = DraftSwitch()
+        self._switch.renew(is_promising)
 
     def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """The cosine around every attention, [rows, tokens, layers]."""
-        streams = [captured[point] for point in self.prefill_needs]
-        pairs = zip(streams[::2], streams[1::2], strict=True)  # before and after attention 0, 1, ...
-        return {"cosines": torch.stack([_cosine(*pair) for pair in pairs], dim=-1)}
+        return cosines_of(captured)
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
-        cosines = prefill["cosines"].mean(0).tolist() if prefill else []
-        skip = skip_set(cosines, self._num_layers, self._options)
+        skip = skip_set(_means(prefill), self._num_layers, self._rules)
         self._plans[sequence_id] = Plan(skip) if skip else OFF
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
-        return self._plans[sequence_id]
+        return self._plans[sequence_id] if self._always or self._switch.is_drafting else OFF
+
+    def observe(self, sequence_id: int, step: StepRecord) -> None:
+        """Each prompt has a set of its own, so recording it belongs to the price of drafting."""
+        seconds = step.draft_seconds + step.verify_seconds + step.record_seconds
+        self._switch.observe(bool(step.draft.tokens), len(step.verdict.tokens), seconds)
+
+    def report(self, sequence_id: int) -> Mapping[str, Any]:
+        skip, is_drafting = self._plans[sequence_id].skip, self._always or self._switch.is_drafting
+        return {"drafts": f"without {skip}" if skip and is_drafting else "nothing: plain decoding is faster"}
 
     def end(self, sequence_id: int) -> None:
         self._plans.pop(sequence_id, None)
 
+    @staticmethod
+    def fit(kit: Kit, options: Options) -> dict[str, Any]:
+        """The rules under which the texts would take least time; goes on after those that an interrupted fit kept."""
+        num_layers, pairs = kit.latency.num_layers, list(zip(kit.prompts, kit.probes, strict=False))
+        cosines = [_means(kit.hidden(prompt, points(num_layers), cosines_of)) for prompt, _ in pairs]
+        means = np.mean([one for one in cosines if one], axis=0).tolist() if any(cosines) else []
+        trial = Trial(list(candidates(means, options)))
+        for number, (prompt, probe) in enumerate(pairs):
+            sets = [skip_set(cosines[number], num_layers, rules) for rules in trial.rules]
+            if number == len(kit.done):
+                if number and not kit.has_time():
+                    break
+                kit.keep(_counted(probe, [skip for skip in dict.fromkeys(sets) if skip]))
+            counted = kit.done[number]
+            trial.add(kit.latency.at(len(prompt.tokens) + counted["num_tokens"] / 2), sets, **counted)
+            kit.progress((number + 1) / len(pairs))
+        return {**trial.best(), "cosines": means}
 
-def _cosine(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    return torch.cosine_similarity(before.float(), after.float(), dim=-1)
+
+def points(num_layers: int) -> tuple[str, ...]:
+    """States before and after attention 0, 1, ..."""
+    return ("embedding", *[f"{kind}{layer}" for layer in range(num_layers) for kind in "am"][:-1])
 
 
-def skip_set(cosines: Sequence[float], num_layers: int, options: Asd.Options) -> SkipSet:
-    """`cosines` of the attentions, none for a prompt of one token; layers from 0 on."""
-    num_open = max(num_layers - options.last, 0)
-    similar = {layer for layer, cosine in enumerate(cosines[:num_open]) if cosine >= options.similarity}
-    regular = set(range(options.every - 1, num_open, options.every)) if options.every else set()
+def cosines_of(captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """Around every attention, [rows, tokens, layers]."""
+    num_layers = sum(point.startswith("a") for point in captured)
+    streams = [captured[point].float() for point in points(num_layers)]
+    pairs = zip(streams[::2], streams[1::2], strict=True)
+    return {"cosines": torch.stack([torch.cosine_similarity(*pair, dim=-1) for pair in pairs], dim=-1)}
+
+
+def _means(prefill: Mapping[str, torch.Tensor]) -> list[float]:
+    """C_l by layer; a prompt of one token has none."""
+    return prefill["cosines"].mean(0).tolist() if prefill else []
+
+
+def skip_set(cosines: Sequence[float], num_layers: int, rules: Rules) -> SkipSet:
+    """Algorithm 1, layers from 0 on. `cosines` of the attentions, none for a prompt of one token."""
+    num_open = max(num_layers - rules.last, 0)
+    similar = {layer for layer, cosine in enumerate(cosines[:num_open]) if cosine >= rules.similarity}
+    regular = set(range(rules.every - 1, num_open, rules.every)) if rules.every else set()
     return SkipSet.of(sorted(similar | regular), sorted(regular))
+
+
+def read_rules(options: Asd.Options, knowledge: Knowledge) -> tuple[Rules, bool]:
+    """As set, else as calibrated, else the paper's; and whether drafts may pay by what calibration says of them."""
+    known = knowledge.known("asd")
+    try:
+        learned = Rules(*(type(usual)(known.get(name, usual)) for name, usual in vars(Rules()).items()))
+        is_promising = float(known.get("predicted", 1.0)) >= 1
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ProfileError(
+            f"the profile's rules of `asd` cannot be read ({type(error).__name__}: {error}). Make them again with: "
+            f"{knowledge.command('calibrate')} --strategy asd"
+        ) from error
+    rules = replace(learned, **{name: one for name in vars(learned) if (one := getattr(options, name)) is not None})
+    return rules, is_promising or rules != learned
+
+
+# ---------------------------------------------------------------------------------------------------- calibration
+
+
+def candidates(means: Sequence[float], options: Asd.Options) -> Iterator[Rules]:
+    """What is set stays."""
+    shares = np.quantile(means, [1 - share for share in _SHARES]).tolist() if means else []
+    similarities = dict.fromkeys([_NONE, Rules.similarity, *(math.floor(10000 * one) / 10000 for one in shares)])
+    given = [
+        list(usual) if one is None else [one]
+        for one, usual in ((options.similarity, similarities), (options.every, _EVERY), (options.last, _LAST))
+    ]
+    found = itertools.starmap(Rules, itertools.product(*given))
+    return (rules for rules in found if rules.every or rules.similarity <= 1)
+
+
+def _counted(probe: Probe, skips: Sequence[SkipSet]) -> dict[str, Any]:
+    """How often each set says what the target says."""
+    hits = hits_of(probe, skips)
+    counts = {str(skip): sum(own) for skip, own in zip(skips, hits, strict=True)}
+    return {"hits": counts, "num_tokens": len(hits[0]) if hits else 0}
+
+
+class Trial:
+    """How rules fare on calibration texts."""
+
+    def __init__(self, rules: Sequence[Rules]) -> None:
+        self.rules = rules
+        self._seconds, self._hits = np.zeros(len(rules)), np.zeros(len(rules))
+        self._plain, self._num_tokens = 0.0, 0
+
+    def add(self, costs: PassCosts, sets: Sequence[SkipSet], hits: Mapping[str, int], num_tokens: int) -> None:
+        """A text, and the set of each of the rules; one that skips nothing decodes plainly."""
+        own = np.array([hits.get(str(skip), num_tokens) for skip in sets])
+        faster = best_drafting(costs, sets, own / max(num_tokens, 1))
+        plain = num_tokens * costs.plain
+        self._seconds += plain / np.where([bool(skip) for skip in sets], faster, 1.0)
+        self._hits, self._plain, self._num_tokens = self._hits + own, self._plain + plain, self._num_tokens + num_tokens
+
+    def best(self) -> dict[str, Any]:
+        if not self.rules or not self._num_tokens:
+            return {"num_tried": 0}
+        row = int(self._seconds.argmin())
+        match, predicted = self._hits[row] / self._num_tokens, self._plain / self._seconds[row]
+        return {
+            **vars(self.rules[row]),
+            "match": float(match),
+            "predicted": float(predicted),
+            "num_tried": len(self.rules),
+        }

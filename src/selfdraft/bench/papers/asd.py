@@ -21,7 +21,10 @@ from .forms import by_arm, by_unit
 from .swift_methods import self_sd_fit
 from .workbench import Methods, Task, UnitsOf, Workbench, each, joined
 
-DRAFT_VERIFY, ASD, SIMILARITIES = "D&V", "ASD", "cnn-dm"
+DRAFT_VERIFY, ASD, CALIBRATED, SIMILARITIES = "D&V", "ASD", "ASD, calibrated", "cnn-dm"
+PAPER: Mapping[str, Any] = {"similarity": 0.985, "every": 3, "last": 2, "always": True}
+TOP_P, THRESHOLD = {0.2: 0.85, 0.6: 0.95}, 0.6
+"""Draft & verify's own, by temperature, and where its exit begins."""
 USUAL_LENGTH, LOOKED_AT = 512, 4
 """Tokens after which sub-layers are timed; prompts at least whose similarities are looked at."""
 KEEPS_UP = "ASD keeps up with draft & verify (slower by less than 5 %; the paper's by 4 % at most) on {task}"
@@ -84,18 +87,25 @@ def _against_draft_verify(names: Sequence[str], temperatures: Sequence[float], r
     def measure(temperature: float, bench: Workbench, task: Task) -> Values:
         first = bench.task(names[0]) or task
         searched = self_sd_fit(bench, first.name, first.fitting)
+        fitted = bench.fit(f"asd-{first.name}", {"strategy": "asd"}, first.fitting)
         methods, told = _methods(searched["skip"], rules), f"T = {temperature}"
-        return {**bench.measure(task, methods, told, temperature=temperature), "searched": searched}
+        sampling: dict[str, Any] = {"temperature": temperature}
+        if temperature in TOP_P:
+            sampling["top_p"], told = TOP_P[temperature], f"{told}, top-p {TOP_P[temperature]}"
+        return {**bench.measure(task, methods, told, knows=[fitted], **sampling), "searched": searched}
 
     return joined(*(each(names, partial(measure, one), f"T={one} ") for one in temperatures))
 
 
 def _methods(skip: str | None, rules: Mapping[str, int]) -> Methods:
-    """`skip`: of draft & verify; None: none was found."""
-    adaptive = {"lookahead": "adaptive", "tree": "chain"}
-    fixed = {"strategy": "fixed", "settings": {"fixed": {"skip": skip}}, **adaptive}
-    asd = {"strategy": "asd", "settings": {"asd": rules}, **adaptive}
-    return {**({DRAFT_VERIFY: fixed} if skip else {}), ASD: asd}
+    """`skip`: of draft & verify; None: none was found. All end drafts as that does."""
+
+    def ended(strategy: str, **options: Any) -> dict[str, Any]:
+        settings = {strategy: options, "adaptive": {"threshold": THRESHOLD}}
+        return {"strategy": strategy, "lookahead": "adaptive", "tree": "chain", "settings": settings}
+
+    own = {ASD: ended("asd", **{**PAPER, **rules}), CALIBRATED: ended("asd")}
+    return {**({DRAFT_VERIFY: ended("fixed", skip=skip)} if skip else {}), **own}
 
 
 def _too_few_sets(found: Found, one: Side, _: Side) -> str | None:
@@ -111,13 +121,10 @@ def _search_notes(found: Found) -> Iterator[str]:
             f"{searched['num_steps']} sets and has the fastest, `{searched['skip']}`: {number(share, '.2f')} times the "
             "speed of plain decoding while it searched"
         )
-    yield (
-        "draft & verify searches on other prompts of the (first) data set; the paper's, of code, on another data set. "
-        "Above T = 0 nothing is cut off; draft & verify's code has a top-p of 0.85 (code: 0.95)"
-    )
+    yield "draft & verify searches on other prompts of the (first) data set; the paper's, of code, on another data set"
 
 
-SPEEDS = by_unit(["speed-up"], [DRAFT_VERIFY, ASD])
+SPEEDS = by_unit(["speed-up"], [DRAFT_VERIFY, ASD, CALIBRATED])
 PAYS = faster("ASD is faster than plain decoding on {task}", ASD)
 
 
@@ -129,7 +136,7 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "rules 1 and 2": {"similarity": 2.0},
     "all three": {},
 }
-METHODS = {name: {"strategy": "asd", "settings": {"asd": rules}} for name, rules in RULES.items()}
+METHODS = {name: {"strategy": "asd", "settings": {"asd": {**PAPER, **rules}}} for name, rules in RULES.items()}
 
 RECIPE = Recipe(
     "asd",

@@ -25,10 +25,11 @@ from .forms import Column, by_arm, curves, formatted, kept
 from .knapspec_states import CORRELATION, LEMMA, MIN_COSINE, STATES, References, num_looked_at, with_references
 from .workbench import Methods, Task, UnitsOf, Workbench, each, why_missing
 
-SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS = "SWIFT", "CLaSp", "KnapSpec", "KnapSpec 5 %", "KnapSpec, always"
-ARMS = {OFF: "AR", **{name: name for name in (SWIFT, CLASP, KNAPSPEC, FRUGAL, ALWAYS)}}
+SWIFT, CLASP, DEL, KNAPSPEC = "SWIFT", "CLaSp", "DEL", "KnapSpec"
+FRUGAL, CALIBRATED, ALWAYS = "KnapSpec 5 %", "KnapSpec, calibrated", "KnapSpec, always"
+ARMS = {OFF: "AR", **{name: name for name in (SWIFT, CLASP, DEL, KNAPSPEC, FRUGAL, CALIBRATED, ALWAYS)}}
 RIVALS = {OFF: "plain decoding", SWIFT: SWIFT, CLASP: CLASP}
-TASKS, TEMPERATURES = ("gsm8k", "cnn-dm"), (0.0, 0.7)
+TASKS, TEMPERATURES, TOP_K = ("gsm8k", "cnn-dm"), (0.0, 0.7), 50
 NO_LOSS = 0.95
 """What reaches this share of a speed is as fast."""
 
@@ -36,25 +37,37 @@ NO_LOSS = 0.95
 
 
 def _knapspec(bench: Workbench, **changed: Any) -> dict[str, Any]:
-    settings = {"min_tokens": num_looked_at(bench), **changed}
+    """As the authors' code; at quick scale texts are over before that plans."""
+    quick = {"budget": 1.0, "saved": False, "min_tokens": num_looked_at(bench)}
+    settings = {**(quick if bench.scale.is_quick else {"paper": True}), **changed}
     return {"strategy": "knapspec", "settings": {"knapspec": settings}}
 
 
 def _methods(bench: Workbench, *names: str) -> Methods:
-    """Each as its paper has it, whatever planning costs; FRUGAL is our default, with a budget for it."""
+    """Each as KnapSpec's authors have it, whatever planning costs, but for FRUGAL, our default, and CALIBRATED, which
+    chooses among sets that were found beforehand. Drafts end as KnapSpec's do.
+    """
+    own = {"min_tokens": num_looked_at(bench)}
     known: dict[str, Mapping[str, Any]] = {
         SWIFT: {"strategy": "swift", "settings": {"swift": {"paper": True}}},
-        CLASP: {"strategy": "clasp", "settings": {"clasp": {"budget": 1.0}}},
-        KNAPSPEC: _knapspec(bench, budget=1.0),
-        FRUGAL: _knapspec(bench),
+        CLASP: _paired("clasp", paper=True),
+        DEL: _paired("dynamic-exit", budget=1.0, always=True),
+        KNAPSPEC: _knapspec(bench),
+        FRUGAL: {"strategy": "knapspec", "settings": {"knapspec": {**own, "saved": False}}},
+        CALIBRATED: {"strategy": "knapspec", "settings": {"knapspec": own}},
     }
     return {name: known[name] for name in names or known}
 
 
-def _always(skip: str) -> dict[str, Any]:
-    """One set, whether it pays or not, with what the paper uses on the other axes."""
+def _paired(strategy: str, **options: Any) -> dict[str, Any]:
+    """With what the paper uses on the other axes."""
     pairing = KnapSpec.pairs_with
-    return {**pairing, "strategy": "fixed", "settings": {**pairing["settings"], "fixed": {"skip": skip}}}
+    return {**pairing, "strategy": strategy, "settings": {**pairing["settings"], strategy: options}}
+
+
+def _always(skip: str) -> dict[str, Any]:
+    """One set, whether it pays or not."""
+    return _paired("fixed", skip=skip)
 
 
 def _measure(bench: Workbench, methods: Methods, task: Task, **asked: Any) -> dict[str, Any]:
@@ -102,14 +115,20 @@ REACHED: Sequence[Column] = ("speed-up", TPT, "accepted", "planning", "recording
 
 
 def _main(bench: Workbench, task: Task, **asked: Any) -> Values:
-    return _measure(bench, _methods(bench), task, **asked)
+    if bench.scale.is_quick:
+        return _measure(bench, _methods(bench, SWIFT, CLASP, KNAPSPEC, FRUGAL), task, **asked)
+    fitted = bench.fit(f"knapspec-{task.name}", _methods(bench, CALIBRATED)[CALIBRATED], task.fitting)
+    return _measure(bench, _methods(bench), task, knows=[fitted], **asked)
 
 
 def _main_units(bench: Workbench) -> Iterator[Unit]:
     """At quick scale one task is sampled: reading long prompts takes most of the time."""
     for name, temperature in itertools.product(TASKS, TEMPERATURES):
         if not (bench.scale.is_quick and temperature and name != TASKS[0]):
-            measure = partial(_main, temperature=temperature, told=f"T = {temperature}")
+            drawn = (
+                {"top_k": TOP_K, "told": f"T = {temperature}, top-k {TOP_K}"} if temperature else {"told": "T = 0.0"}
+            )
+            measure = partial(_main, temperature=temperature, **drawn)
             yield from each([name], measure, f"T={temperature} ")(bench)
 
 
@@ -158,7 +177,7 @@ NUM_TEXTS = 3
 
 def _decoded(bench: Workbench, task: Task) -> Values:
     """At quick scale the main table alone has our default."""
-    kinds = {kind: _knapspec(bench, budget=1.0, min_cosine=cosine) for kind, cosine in COSINES.items()}
+    kinds = {kind: _knapspec(bench, min_cosine=cosine) for kind, cosine in COSINES.items()}
     return _measure(bench, {**kinds, **({} if bench.scale.is_quick else _methods(bench, FRUGAL))}, task)
 
 
@@ -218,7 +237,7 @@ def _plan_table(found: Found) -> Table:
 
 
 def _planned(bench: Workbench, task: Task) -> Values:
-    kinds = {kind: _knapspec(bench, budget=1.0, bound=is_bound) for kind, is_bound in KINDS.items()}
+    kinds = {kind: _knapspec(bench, bound=is_bound) for kind, is_bound in KINDS.items()}
     return _measure(bench, kinds, task)
 
 
@@ -260,7 +279,7 @@ def _after(bench: Workbench, articles: Task, length: int, names: Sequence[str]) 
     *prompts, other = long_questions(bench, articles.measured, length - bench.scale.tokens)
     best = References(bench, [other], num_looked_at(bench)).best() if KNAPSPEC in names else None
     methods = {**_methods(bench, *names), **({ALWAYS: _always(best.skip)} if best else {})}
-    weights = " : ".join(map(str, bench.latency.at(length).weights))
+    weights = " : ".join(map(str, bench.latency.at(length).paper_weights))
     return {**_measure(bench, methods, replace(articles, measured=prompts)), "task": f"{length}", "weights": weights}
 
 

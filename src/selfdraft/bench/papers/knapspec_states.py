@@ -92,7 +92,7 @@ class References:
 
     def networks(self, *, is_bound: bool = False, min_cosine: float = MIN_COSINE) -> list[Network]:
         """One for each weight that can be skipped, the lightest first."""
-        num_layers, weights = self._bench.latency.num_layers, self.costs.weights
+        num_layers, weights = self._bench.latency.num_layers, self.costs.paper_weights
         budget = int(SHARE * sum(weights) * num_layers)
         candidates, states = solve(self._probe, items(num_layers, weights, is_bound), budget, min_cosine)
         found = zip(candidates[1:], acceptances(self._probe, states)[1:], strict=True)
