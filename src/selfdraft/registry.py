@@ -126,7 +126,9 @@ def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
             settings.setdefault(name, {}).update(values)
     if names_drafts(chosen):
         chosen.setdefault("strategy", DRAFTING)
-    pairs: Mapping[str, Any] = find("strategy", chosen.get("strategy", DEFAULTS["strategy"])).pairs_with
+    strategy = chosen.get("strategy", DEFAULTS["strategy"])
+    kind, is_as_published = find("strategy", strategy), settings.get(strategy, {}).get("paper")
+    pairs: Mapping[str, Any] = (kind.papers_pairs if is_as_published else None) or kind.pairs_with
     for axis in AXES:
         if axis in pairs and axis not in chosen:
             settings[pairs[axis]] = {**pairs.get("settings", {}).get(pairs[axis], {}), **settings.get(pairs[axis], {})}
