@@ -51,7 +51,10 @@ ACCEPTANCES: Mapping[str, str] = {
     "rejection": "selfdraft.engine.accept:Rejection",
 }
 BENCH_ONLY: Mapping[str, Mapping[str, str]] = {
-    "lookahead": {"oracle": "selfdraft.lookahead.oracle:Oracle"},
+    "lookahead": {
+        "oracle": "selfdraft.lookahead.oracle:Oracle",
+        "oracle-length": "selfdraft.lookahead.oracle_length:OracleLength",
+    },
 }
 """What must know the text before it is generated: benchmarks show it as a bound, nobody can generate with it."""
 AXES: Mapping[str, Mapping[str, str]] = {
