@@ -50,7 +50,7 @@ BUDGETS = {
     "models": 2534,
     "models/gpu": 3080,
     "models/cpu": 450,
-    "models/load": 940,
+    "models/load": 965,
     "profiles": 1000,
     "drafters": 850,
     "strategies": 3600,
