@@ -151,6 +151,12 @@ examples:
 """
 
 
+def _drafter(text: str) -> str:
+    if text.partition("=")[0] not in ("self", "model") or text.startswith("self="):
+        raise argparse.ArgumentTypeError(f"must be self, model or model=NAME, got {text!r}")
+    return text
+
+
 def add_reproduce(commands: Any) -> None:
     text = "the papers' experiments on a model"
     about = "The papers' experiments at the scale of a model, published numbers beside ours."
@@ -164,6 +170,9 @@ def add_reproduce(commands: Any) -> None:
     lines = "JSON lines with id, domain and prompt (default: ours)"
     add("--prompts", metavar="FILE", nargs="+", default=[], help=lines)
     add("--per-task", **number, help="prompts of each task (default: 8; with --quick: what there is time for)")
+    add("--learn", **number, help="prompts to train DISCO's classifier with (default: 200; with --quick: 8)")
+    drafter = "what drafts for DISCO: self, model (cut from the target), model=NAME (default: self)"
+    add("--drafter", metavar="NAME", type=_drafter, help=drafter)
     add("--max-new-tokens", **number, help="default: 128; with --quick: 24")
     add("--fit-seconds", metavar="N", type=seconds, help="for fitting a method (default: 60; with --quick: 12)")
     add("--runs", **number, help="measure each text N times: intervals then hold the machine's own spread (default: 1)")
