@@ -79,7 +79,7 @@ def test_a_whole_run_has_all_ratios_and_the_papers_search(tmp_path: Path) -> Non
     found = unit.measure()
     assert set(found["measured"].arms) == {OFF, *(f"{arm}, Bayesian" for arm in (FIXED, MIXED, KNN))}
     assert len(list(knn_ssd.search_notes(Found({unit.name: found})))) == 3
-    skips = {one["drafting"]["skip"] for name, one in found["tried"].items() if name != "general"}
+    skips = {one["skip"] for name, one in found["tried"].items() if name != "general"}
     assert {skip for record in found["measured"].of(f"{KNN}, Bayesian") for skip in record.skips} <= skips
 
 

@@ -193,7 +193,7 @@ F1_BASES = {"static": "the static length that is fastest", "any static": "any st
 
 def _f1_table(found: Found) -> Table:
     rows = [
-        [found.label(unit), *(_percent(one["hits"][rule]) for rule in F1_RULES), str(one["num_tokens"])]
+        [found.label(unit), *(_percent(one["hits"].get(rule, ())) for rule in F1_RULES), str(one["num_tokens"])]
         for unit, one in found.units.items()
     ]
     return Table("", ["dataset", *F1_RULES.values(), "tokens"], rows)

@@ -186,7 +186,7 @@ def methods(known: Fitted, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Rules by the paper's names, all with the same drafts."""
     method, best = known.facts["method"], known.facts["best"]
     every = {
-        HEURISTIC: {**method, "lookahead": "heuristic"},
+        HEURISTIC: Candidate("heuristic", {"max_tokens": MAX_TOKENS}).method(method),
         STATIC_5: FIVE.method(method),
         STATIC_OPT: Candidate("fixed", best["fixed"]).method(method),
         PERPLEXITY: Candidate("perplexity", best["perplexity"]).method(method),
@@ -201,10 +201,10 @@ def methods(known: Fitted, names: Sequence[str]) -> dict[str, dict[str, Any]]:
 def fit_notes(found: Found) -> Iterator[str]:
     for unit, one in found.units.items():
         fit, best = one["fit"], one["fit"]["best"]
-        chosen = {STATIC_OPT: best["fixed"], PERPLEXITY: best["perplexity"], DISCO: fit, BY_TV: fit["tv"]}
-        told = [f"{name} {_spelled(options)}" for name, options in chosen.items()]
-        learned = f"learned from {fit['num_train_tokens']} tokens of {fit['num_train']} prompts"
-        yield f"{unit}: {learned}, {fit['match']:.0%} of what was drafted was right there; chosen: {', '.join(told)}"
+        chosen = {STATIC_OPT: best["fixed"], PERPLEXITY: best["perplexity"], DISCO: fit, BY_TV: fit.get("tv")}
+        told = [f"{name} {_spelled(options)}" for name, options in chosen.items() if options]
+        where = f"where it was fitted, to {fit['num_train']} prompts ({fit.get('num_train_tokens', '-')} tokens)"
+        yield f"{unit}: {fit['match']:.0%} of drafted tokens were right {where}; chosen: {', '.join(told)}"
 
 
 def _spelled(options: Mapping[str, Any]) -> str:

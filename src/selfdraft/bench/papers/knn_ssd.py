@@ -84,7 +84,7 @@ def set_notes(found: Found) -> Iterator[str]:
 
 def all_sets(found: Found) -> Iterator[str]:
     if sets := any_value(found, "sets"):
-        yield f"sub-layers skipped, of each set about as many: {'; '.join(f'{name} `{sets[name]}`' for name in sets)}"
+        yield f"sub-layers skipped: {'; '.join(f'{name} `{skip}`' for name, skip in sets.items() if skip)}"
 
 
 def ratio_notes(found: Found) -> Iterator[str]:
@@ -98,10 +98,9 @@ def search_notes(found: Found) -> Iterator[str]:
     if units.PAPERS_SEARCH not in found.units:
         yield "the paper's search, Bayesian optimisation, was not measured; a quick run leaves it out"
     for name, one in (found.get(units.PAPERS_SEARCH, "tried") or {}).items():
-        best = one["drafting"] or {"skip": "nothing", "tokens_per_second": one["plain"]}
-        tried = f"tried {one['num_tried']} sets of the paper's 1000 and found `{best['skip']}`"
-        share = f"{best['tokens_per_second'] / one['plain']:.2f} times as fast as plain decoding there"
-        yield f"Bayesian optimisation for {name} {tried}, {share}"
+        share = number(one["tokens_per_second"] and one["tokens_per_second"] / one["plain"], ".2f")
+        tried = f"tried {one['num_steps']} sets of the paper's 1000 and found `{one['skip']}`"
+        yield f"Bayesian optimisation for {name} {tried}, {share} times as fast as plain decoding there"
 
 
 def vector_notes(found: Found) -> Iterator[str]:

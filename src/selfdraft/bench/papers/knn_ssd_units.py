@@ -131,12 +131,18 @@ def _sets(bench: Workbench, found: Mapping[str, Any]) -> dict[str, str]:
     if found["search"] == SEARCH:
         rows = read_domains(found, Where(bench.latency, bench.engine.runner.num_layers, USUAL_LENGTH)).rows
         return {one.name: str(one.found.skip) if one.found else "" for one in rows}
-    return {name: one["drafting"]["skip"] if one["drafting"] else "" for name, one in _timed(found).items()}
+    return {name: one["skip"] or "" for name, one in _tried(found).items()}
 
 
-def _timed(found: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _tried(found: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Of each Bayesian search: the fastest set that drafts, its speed and the plain one, and how many were tried."""
     parts = {**{one["name"]: one["found"] for one in found["domains"]}, GENERAL: found["general"]}
-    return {name: part["sets"]["mixed"] for name, part in parts.items()}
+    known = {name: part["sets"]["mixed"] for name, part in parts.items()}
+    nothing = {"skip": None, "tokens_per_second": None}
+    return {
+        name: {**(one["drafting"] or nothing), "plain": one["plain"], "num_steps": one["num_tried"]}
+        for name, one in known.items()
+    }
 
 
 def _alike(strategy: str, **options: Any) -> dict[str, Any]:
@@ -199,11 +205,10 @@ def papers_search_unit(bench: Workbench) -> list[Unit]:
 
 
 def _by_papers_search(bench: Workbench) -> Values:
-    """`tried`: of each domain's search how many sets, the fastest that drafts, and how fast plain decoding was."""
     tasks, known = tasks_of(bench), fit_tasks(bench, paper=True)
     methods = {bayesian(arm): one for arm, one in three_methods(known, tasks[0].name, BAYESIAN).items()}
     stream = mixed_prompts([one for task in tasks for one in task.measured], 1.0, bench.seed)
-    return {**bench.compare(methods, stream, knows=[known.knows()]), "tried": _timed(known.fitted.values)}
+    return {**bench.compare(methods, stream, knows=[known.knows()]), "tried": _tried(known.fitted.values)}
 
 
 def bayesian(arm: str) -> str:

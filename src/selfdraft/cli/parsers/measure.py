@@ -170,8 +170,8 @@ def add_reproduce(commands: Any) -> None:
     lines = "JSON lines with id, domain and prompt (default: ours)"
     add("--prompts", metavar="FILE", nargs="+", default=[], help=lines)
     add("--per-task", **number, help="prompts of each task (default: 8; with --quick: what there is time for)")
-    add("--learn", **number, help="prompts to train DISCO's classifier with (default: 200; with --quick: 8)")
-    drafter = "what drafts for DISCO: self, model (cut from the target), model=NAME (default: self)"
+    add("--learn", **number, help="of disco: prompts to train its classifier with (default: 200; with --quick: 8)")
+    drafter = "of disco: what drafts: self, model (cut from the target), model=NAME (default: self)"
     add("--drafter", metavar="NAME", type=_drafter, help=drafter)
     add("--max-new-tokens", **number, help="default: 128; with --quick: 24")
     add("--fit-seconds", metavar="N", type=seconds, help="for fitting a method (default: 60; with --quick: 12)")
