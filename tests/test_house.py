@@ -61,10 +61,10 @@ BUDGETS = {
     "measure": 1610,
     "calibrate": 1760,
     "bench": 2185,
-    "bench/papers": 4520,
+    "bench/papers": 4615,
     "serve": 2500,
     "integrations": 700,
-    "cli": 3800,
+    "cli": 3815,
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 

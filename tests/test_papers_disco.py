@@ -162,7 +162,7 @@ def test_place_and_length() -> None:
 
 def test_f1() -> None:
     def found(static: float, own: float, num_prompts: int = 8) -> list[bool | None]:
-        hits = {"static": static, "disco": own, "tv": own, "any static": 0.8, "at half": 0.9}
+        hits = {"static": static, "disco": own, "tv": own, "any static": 0.8}
         rows = {rule: [[round(100 * value), 100]] * num_prompts for rule, value in hits.items()}
         unit = {"task": "a task", "hits": rows, "num_tokens": 400}
         return outcomes("table-5", mbpp=unit)

@@ -186,7 +186,6 @@ def _course(name: str, units: Units = None) -> Experiment:
 
 
 F1_RULES = {"static": "F1 static-SL", "disco": "F1 DISCO", "tv": fit.BY_TV, "any static": "any static length"}
-F1_RULES |= {"at half": "DISCO at 0.5"}
 HIGHER_F1 = "DISCO's F1 is above that of"
 F1_BASES = {"static": "the static length that is fastest", "any static": "any static length"}
 

@@ -235,7 +235,6 @@ def count_hits(bench: Workbench, task: Task) -> Values:
         "disco": [classifier_hits(by_label["match"], trace) for trace in traces],
         "tv": [classifier_hits(by_label["tv"], trace) for trace in traces],
         "any static": max(lengths.values(), key=f1),
-        "at half": [classifier_hits(by_label["match"], trace, 0.5) for trace in traces],
     }
     num_tokens = sum(int(trace.is_drafted.sum()) for trace in traces)
     return {"task": task.label, "hits": hits, "num_tokens": num_tokens, "fit": known.facts}
