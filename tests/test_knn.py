@@ -390,6 +390,7 @@ def test_the_papers_form_is_its_authors_code(monkeypatch: pytest.MonkeyPatch) ->
         engine = engine_with(found, settings=settings)
         generation = engine.generate([*tokens_of(one.name, 50)], max_new_tokens=8)
         assert skips(generation) == {SkipSet.parse(found_set["drafting"]["skip"])}, "it drafts all the same"
+        assert generation.tokens == engine.generate([*tokens_of(one.name, 50)], strategy="off", max_new_tokens=8).tokens
         assert generation.report["domain"] == one.name
     assert {name: resolve({"strategy": "knn", "settings": settings})[name] for name in ("tree", "lookahead")} == {
         "tree": "chain",

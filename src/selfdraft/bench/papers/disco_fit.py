@@ -70,7 +70,7 @@ def more_prompts(bench: Workbench, own: Sequence[Prompt]) -> list[Prompt]:
     known = [*own, *(one for name in TASKS if bench.task(name) for one in unseen(bench, name).measured)]
     known += [one for name in TEACHERS for one in prompts_of(bench, name)]
     ids = {prompt.id for prompt in known}
-    return in_turn(prompt for prompt in bench.prompts if prompt.id not in ids)[: max(0, bench.scale.learn - len(own))]
+    return in_turn(prompt for prompt in bench.prompts if prompt.id not in ids)
 
 
 def per_task(names: Sequence[str], measure: Callable[[Workbench, Task], Values], prefix: str = "") -> UnitsOf:
@@ -132,28 +132,27 @@ def fitted(bench: Workbench, name: str) -> Fitted:
     About a quarter of the task's prompts to fit with is held out, to choose settings with.
     """
     teacher = TEACHERS.get(name, name)
-    own = fit_prompts(bench, teacher)
-    prompts, more = (encode_all(bench, teacher, some) for some in (own, more_prompts(bench, own)))
-    check_enough((prompt.domain, prompt.tokens) for prompt in prompts)
+    own = encode_all(bench, teacher, fit_prompts(bench, teacher))
+    check_enough((prompt.domain, prompt.tokens) for prompt in own)
+    fitting, held_out = hold_out(own)
+    fitting += encode_all(bench, teacher, more_prompts(bench, own)[: max(0, bench.scale.learn - len(fitting))])
     method, num_tokens = draft(bench), longer(bench, 2)
-    question = {"prompts": digest([*prompts, *more]), "tokens": num_tokens, "method": method}
-    artefact = bench.once(f"disco-{teacher}", question, lambda: _fit(bench, method, prompts, more, num_tokens))
+    question = {"prompts": digest([*fitting, *held_out]), "tokens": num_tokens, "method": method}
+    artefact = bench.once(f"disco-{teacher}", question, lambda: _fit(bench, method, fitting, held_out, num_tokens))
     return Fitted("disco", artefact.values, {artefact_name(method["drafter"]): artefact})
 
 
 def _fit(
-    bench: Workbench, method: Mapping[str, Any], prompts: Sequence[Prompt], more: Sequence[Prompt], num_tokens: int
+    bench: Workbench, method: Mapping[str, Any], fitting: Sequence[Prompt], held_out: Sequence[Prompt], num_tokens: int
 ) -> dict[str, Any]:
     """As the profile keeps a classifier, but with settings chosen by replay alone, as those of the other rules are.
 
     `tv`: another one, trained by the overlap of both distributions.
     """
-    fitting, held_out = hold_out(prompts)
-    progress = LogProgress(bench.say, f"disco, {prompts[0].domain}")
+    progress = LogProgress(bench.say, f"disco, {fitting[0].domain}")
     options = LookaheadOptions(num_tokens, math.inf, MAX_TOKENS)
     work = LookaheadFit(bench.fork(), method, options, progress, bench.say)
-    training = work.collect([*fitting, *more], "to train with")
-    validation = work.collect(held_out, "to tune with")
+    training, validation = work.collect(fitting, "to train with"), work.collect(held_out, "to tune with")
     replay = work.replay(validation, held_out)
     match, tv = (_tuned(train(training, validation, label), replay) for label in LABELS)
     return {
