@@ -214,9 +214,10 @@ def _spelled(options: Mapping[str, Any]) -> str:
 
 
 def compare(bench: Workbench, task: Task, rules: Sequence[str], temperature: float | None = None) -> Values:
-    """Rules in turns on the prompts of a task; a temperature stands in its label."""
-    known = fitted(bench, task.name)
-    values = bench.measure(task, methods(known, rules), knows=[known], temperature=temperature or 0.0)
+    """Rules in turns on the prompts of a task. A temperature stands in its label, and rejection tests the drafts."""
+    known, tested = fitted(bench, task.name), {"acceptance": "rejection"} if temperature else {}
+    asked = {name: {**method, **tested} for name, method in methods(known, rules).items()}
+    values = bench.measure(task, asked, knows=[known], temperature=temperature or 0.0)
     where = "" if temperature is None else f", T = {temperature:g}"
     transfer = ", transfer learning" if task.name in TEACHERS else ""
     return {**values, "task": task.label + transfer + where, "fit": known.facts}
