@@ -19,7 +19,7 @@ from selfdraft.measure.figures import Measured
 from selfdraft.measure.records import Machine, Record
 from selfdraft.types import Prompt
 
-SMALL = Scale(prompts=1, fit_prompts=1, tokens=8, fit_seconds=0.5, fit_tokens=24, is_quick=True)
+SMALL = Scale(prompts=1, fit_prompts=1, tokens=8, fit_seconds=0.5, fit_tokens=24, is_quick=True, learn=8)
 HEAD = ReproduceHead({"model": "pico", "scale": SMALL.to_json()}, {"device_name": "a CPU", "dtype": "float32"})
 TEXTS: Mapping[str, Sequence[str]] = {
     "code": ["abcabcabc", "xyzxyz", "f(x)=x;f(y)=y", "for(;;)", "if(a)b;else", "while(1)", "a=b=c", "defg(h)"],

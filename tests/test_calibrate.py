@@ -30,8 +30,9 @@ from selfdraft.measure.run import Measurement, MeasurePlan
 from selfdraft.profiles.contents import KnownSet
 from selfdraft.profiles.store import Store
 from selfdraft.progress import no_progress
-from selfdraft.prompts.arrange import hold_out
-from selfdraft.strategies.elimination import sample
+from selfdraft.prompts.arrange import hold_out, in_turn
+from selfdraft.strategies.elimination import eliminate, sample
+from selfdraft.strategies.prune import savings
 from selfdraft.types import FrontierPoint, Prompt, SkipSet
 from test_knapsack import zeroed
 
@@ -189,9 +190,13 @@ def test_what_is_kept(engine: Engine, home: Path) -> None:
 
     fitting, _ = hold_out(PROMPTS)
     journal = Store().journal(engine.knowledge.key, "again", {})
-    texts = ScoredTexts(engine.runner, write_texts(engine, fitting, 24, journal, no_progress))
-    for point in frontier_of(profile):
-        assert texts.match(SkipSet.parse(point["skip"])) == pytest.approx(point["match"])
+    *chose, last = write_texts(engine, in_turn(fitting), 24, journal, no_progress)
+    choosing, held_out = ScoredTexts(engine.runner, chose), ScoredTexts(engine.runner, [last])
+    seconds = savings(mock.Mock(latency=learned.latency()))
+    points = eliminate([sample(probe) for probe in choosing.probes], seconds, num_ranking=1)
+    for point, known in zip(frontier_of(profile), points, strict=True):
+        assert SkipSet.parse(point["skip"]).numbers == known.skipped, "the last text has not chosen it"
+        assert held_out.match(SkipSet.parse(point["skip"])) == pytest.approx(point["match"]), "and tells how good it is"
 
 
 @pytest.fixture

@@ -12,15 +12,17 @@ from unittest import mock
 import pytest
 import torch
 
-from pico import NUM_LAYERS, VOCAB_SIZE, letter_tokenizer, pico, pico_tokenizer
+from pico import NUM_LAYERS, VARIANTS, VOCAB_SIZE, letter_tokenizer, pico, pico_tokenizer
 from selfdraft import Engine, OptionError
-from selfdraft.drafters.model import DraftBatch, Model
+from selfdraft.drafters.model import DraftBatch, Model, left_out
 from selfdraft.drafters.ngram_pool import Guesses, NgramPool
 from selfdraft.engine.draft import grow
 from selfdraft.models.decoder import SubLayer
 from selfdraft.models.eager import EagerRunner
+from selfdraft.models.load.cut import cut
+from selfdraft.passes import PassRequest
 from selfdraft.protocols import DraftRows, Host
-from selfdraft.types import Draft, Plan, StepRecord, Verdict
+from selfdraft.types import Draft, Plan, SkipSet, StepRecord, Verdict
 
 PROMPTS = ([3, 1, 4, 1, 5, 9, 2, 6], [7], [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5])
 
@@ -106,6 +108,36 @@ class TestModel:
         for options in ({}, {"temperature": 0.9, "seed": 3}, {"tree": "siblings"}):
             for generation in engine.generate(list(PROMPTS), max_new_tokens=40, lookahead="fixed", **options):
                 assert generation.stats.acceptance_rate == 1.0
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_one_cut_from_the_target(self, variant: str) -> None:
+        """It says what the target says without these layers, shares its weights, and leaves it as it was."""
+        target = pico(variant)
+        runner, skip = EagerRunner(target), SkipSet.parse("a1,a3,m1,m3")
+        if runner.num_layers < 4:
+            pytest.skip("too few layers")
+        draft = cut(target, left_out("1, 3"))
+        request = PassRequest([list(PROMPTS[0])], [0], skip=skip)
+        expected = runner.forward(request, runner.new_cache(1, 32)).scores
+        own = EagerRunner(draft)
+        found = own.forward(request._replace(skip=SkipSet()), own.new_cache(1, 32)).scores
+        assert (own.num_layers, runner.num_layers) == (runner.num_layers - 2, len(runner.decoder._layers))
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        assert {weight.data_ptr() for weight in draft.parameters()} <= {one.data_ptr() for one in target.parameters()}
+
+    def test_the_option_that_cuts(self) -> None:
+        engine = self.engine(without="1,3")
+        found = engine.generate(PROMPTS[0], max_new_tokens=24)
+        assert found.tokens == engine.generate(PROMPTS[0], strategy="off", max_new_tokens=24).tokens
+        assert found.stats.num_accepted > 0
+        assert Model.draft_model(Model.Options(without="1,3")) == "without 1,3"
+        for options, message in (
+            ({"without": "9"}, "the model has 5 layers, 0 to 4"),
+            ({"without": "x"}, "cannot read 'ax'"),
+            ({"without": "1", "source": "a"}, "leave it out, or model.source"),
+        ):
+            with pytest.raises(OptionError, match=message):
+                self.engine(**options)
 
     def test_only_what_is_new_is_fed(self) -> None:
         with mock.patch.object(DraftBatch, "_forward", autospec=True, side_effect=DraftBatch._forward) as forward:

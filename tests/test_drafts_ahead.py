@@ -18,6 +18,8 @@ from selfdraft import Engine, Generation, SkipSet
 from selfdraft.engine.accept import Coupled
 from selfdraft.engine.state import State
 from selfdraft.lookahead.fixed import Fixed
+from selfdraft.lookahead.oracle import Oracle
+from selfdraft.lookahead.oracle_length import OracleLength
 from selfdraft.models.cache import SlotCache
 from selfdraft.models.gpu import accept as gpu_accept
 from selfdraft.models.gpu import drafts as gpu_drafts
@@ -211,6 +213,23 @@ def test_what_the_device_cannot_foresee_is_not_begun() -> None:
         assert hits_of(engine) == (0, 0), more
     assert engine.generate(PROMPTS[0], max_new_tokens=20, **CHAIN)
     assert hits_of(engine)[0] > 0
+
+
+def test_rounds_that_pause_are_foreseen() -> None:
+    """Told its lengths the oracle has no plain pass begun that is not asked for."""
+    engine = new_engine(pico("llama"))
+    plain = engine.generate(PROMPTS[0], strategy="off", max_new_tokens=40).tokens
+    found = engine.generate(PROMPTS[0], max_new_tokens=40, **{**CHAIN, "lookahead": Oracle([plain])})
+    kept = [source == "draft" for source in found.sources]
+    runner: Any = engine._runner
+    hits = runner.num_hits
+    run_ahead = mock.patch.object(runner._passes, "_run_ahead", side_effect=runner._passes._run_ahead)
+    with run_ahead as run:
+        exact = engine.generate(PROMPTS[0], max_new_tokens=40, **{**CHAIN, "lookahead": OracleLength([kept])})
+    assert (exact.tokens, exact.sources) == (plain, found.sources)
+    assert exact.stats.num_draft_steps == sum(kept)
+    assert {bool(step.draft.tokens) for step in exact.steps} == {True, False}
+    assert run.call_count == runner.num_hits - hits
 
 
 def test_kept_slots_are_moved_once() -> None:

@@ -31,8 +31,16 @@ from selfdraft.engine.prefill import PREFILL_CHUNK
 from selfdraft.passes import PassRequest
 from selfdraft.profiles.profile import Artefact
 from selfdraft.profiles.store import Store
-from selfdraft.registry import options_for
-from selfdraft.strategies.anchors import POINT, condense, threshold_of, unpack, vector_of
+from selfdraft.registry import options_for, resolve
+from selfdraft.strategies.anchors import (
+    POINT,
+    REPRESENTATIVES,
+    condense,
+    representatives,
+    threshold_of,
+    unpack,
+    vector_of,
+)
 from selfdraft.strategies.domains import MAX_SAMPLES
 from selfdraft.strategies.kmeans import choose_count, kmeans, normalised
 from selfdraft.strategies.knn import Knn
@@ -86,6 +94,17 @@ def test_no_cluster_is_empty() -> None:
     for seed in range(20):
         labels = kmeans(generator.normal(size=(12, 2)), 9, seed, num_restarts=1).labels
         assert len(np.unique(labels)) == 9
+
+
+def test_anchors_are_nearest_to_the_centres_of_kmeans() -> None:
+    """By hand: of each centre the vector of largest cosine. `central`: those nearest to the centroid (equation 2)."""
+    vectors, _ = blobs(CENTRES, each=12, noise=0.3)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    centres = kmeans(vectors, 10, seed=7).centroids
+    assert sorted(representatives(vectors, 10, "kmeans", 7)) == sorted((unit @ centres.T).argmax(0).tolist())
+    assert representatives(vectors, 10, "central") == np.argsort(-(unit @ unit.mean(0)))[:10].tolist()
+    assert sorted(representatives(vectors[:4], 9, "kmeans")) == [0, 1, 2, 3]
+    assert len({*representatives(np.ones((5, 3)), 3, "kmeans")}) == 3, "equal vectors: any of them"
 
 
 def test_thresholds() -> None:
@@ -327,8 +346,9 @@ def test_a_fit_is_as_complete_as_all_that_it_keeps(told: list[tuple[str, ...]]) 
     assert not content(calibrate(engine, prompts_of("mixed"), ["knn"], quick()))["is_complete"]
 
 
-def test_limits_of_a_fit(told: list[tuple[str, ...]]) -> None:
-    options = quick(anchors=2, search_prompts=3, max_vectors=5)
+@pytest.mark.parametrize("how", REPRESENTATIVES)
+def test_limits_of_a_fit(told: list[tuple[str, ...]], how: str) -> None:
+    options = quick(anchors=2, search_prompts=3, max_vectors=5, representatives=how)
     found = content(calibrate(new_engine(), prompts_of("low", "high", each=9), ["knn"], options))
     assert [one["num_vectors"] for one in found["domains"]] == [5, 5]
     assert found["anchor_domains"].tolist() == [0, 0, 1, 1]
@@ -336,8 +356,47 @@ def test_limits_of_a_fit(told: list[tuple[str, ...]]) -> None:
     assert [name.split("-")[0] for name in told[2]] == ["low", "high", "low"]
     assert len(found["samples"]) == 10 <= 2 * MAX_SAMPLES
     low = unpack(found)[0]
-    order = np.argsort(-(low.samples.astype(np.float32) @ low.samples.astype(np.float32).mean(0)))
-    assert order[:2].tolist() == [0, 1], "the nearest to the centroid are the anchors"
+    samples = low.samples.astype(np.float32)
+    anchors = (low.anchors @ samples.T).argmax(1)
+    searched = [int(name.split("-")[1]) for name in told[0]]
+    if how == "central":
+        assert [*anchors] == searched[:2] == representatives(samples, 2, how)
+    for rows in (anchors, searched) if how == "kmeans" else ():
+        assert len({*kmeans(samples, len(rows)).labels[rows]}) == len(rows), "one of each cluster"
+
+
+def test_the_papers_form_is_its_authors_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bayesian sets, timed as they are used and with layer 0 among them; centres as anchors; options reach inside."""
+    timed: list[Mapping[str, Any]] = []
+    speed = {"m0": 300.0, "": 500.0}
+
+    def tokens_per_second(kit: Any, method: Mapping[str, Any], prompts: Any, num_tokens: int) -> float:
+        timed.append(method)
+        return speed.get(method.get("settings", {}).get("fixed", {}).get("skip", ""), 200.0)
+
+    monkeypatch.setattr(EngineKit, "tokens_per_second", tokens_per_second)
+    settings = {"knn": {"paper": True, "anchors": 2}, "draft-verify": {"iterations": 20}}
+    options = CalibrateOptions(600, 24, 0, settings=settings)
+    found = content(calibrate(new_engine(), prompts_of("low", "high", each=8), ["knn"], options))
+    drafting = [method for method in timed if method["strategy"] != "off"]
+    assert {method["lookahead"] for method in drafting} == {"confidence"}
+    assert len(drafting) == 3 * 20
+    assert any("a0" in method["settings"]["fixed"]["skip"].split(",") for method in drafting)
+    for one in unpack(found):
+        samples = one.samples.astype(np.float32)
+        assert np.allclose(one.anchors, kmeans(samples, 2).centroids, atol=1e-3)
+        found_set = one.found["sets"]["mixed"]
+        assert found_set["skip"] == "", "plain decoding was faster"
+        engine = engine_with(found, settings=settings)
+        generation = engine.generate([*tokens_of(one.name, 50)], max_new_tokens=8)
+        assert skips(generation) == {SkipSet.parse(found_set["drafting"]["skip"])}, "it drafts all the same"
+        assert generation.tokens == engine.generate([*tokens_of(one.name, 50)], strategy="off", max_new_tokens=8).tokens
+        assert generation.report["domain"] == one.name
+    assert {name: resolve({"strategy": "knn", "settings": settings})[name] for name in ("tree", "lookahead")} == {
+        "tree": "chain",
+        "lookahead": "confidence",
+    }
+    assert resolve({"strategy": "knn"})["tree"] == "siblings"
 
 
 def test_an_interrupted_fit_goes_on(told: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,6 +471,7 @@ def test_what_was_fitted_otherwise_is_refused(fitted: Artefact) -> None:
         ({"search": "uniform"}, "knn.search='uniform' cannot search: it is fitted to no prompts; use "),
         ({"search": "knn"}, "knn.search='knn' cannot search"),
         ({"feature": "first"}, "unknown feature of knn 'first'"),
+        ({"representatives": "random"}, "unknown representatives of knn 'random'"),
         ({"stranger": 1.5}, "knn.stranger must be between -1 and 1, got 1.5"),
         ({"stranger": True}, "knn.stranger must be a number, got True"),
         ({"stranger": "far"}, "knn.stranger must be a number, got 'far'"),

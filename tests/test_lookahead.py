@@ -27,6 +27,7 @@ from selfdraft.lookahead.confidence import Confidence
 from selfdraft.lookahead.heuristic import NUM_PLACES, Heuristic
 from selfdraft.lookahead.learned import Learned, RunningProduct
 from selfdraft.lookahead.oracle import Oracle
+from selfdraft.lookahead.oracle_length import OracleLength
 from selfdraft.lookahead.perplexity import Perplexity
 from selfdraft.lookahead.roc import Roc, best_threshold
 from selfdraft.lookahead.tpt import EDGES, Chances, Costs, Tpt
@@ -396,6 +397,13 @@ class TestOracle:
                 assert longest or step is other.steps[-1]
         steps = [step for generation in found for step in generation.steps]
         assert any(False in step.chain_outcomes for step in steps)
+        told = OracleLength([[source == "draft" for source in generation.sources] for generation in found])
+        for place, (text, other) in enumerate(zip(TEXTS, found, strict=True)):
+            exact = engine.generate(text, sequence=place, lookahead=told, max_new_tokens=24, **options)
+            assert exact.tokens == other.tokens
+            assert exact.sources == other.sources, "it drafts what is kept"
+            assert exact.stats.num_draft_steps == exact.stats.num_accepted, "and nothing else"
+            assert exact.stats.num_rounds == other.stats.num_rounds
         assert drafter == "lookup" or max(step.draft.chain_length for step in steps) > 1
 
 

@@ -150,9 +150,11 @@ def test_nobody_always_comes_first(engine: Engine, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_oracle_is_a_bound_and_drafts_nothing_in_vain(engine: Engine) -> None:
-    methods = {"oracle": {**METHODS["skip"], "lookahead": "oracle"}}
-    arm = Measurement(engine, plan_of(methods=methods)).run().arms[1]
-    assert (arm.kind, arm.total.equal) == ("bound", 5)
+    methods = {name: {**METHODS["skip"], "lookahead": name} for name in ("oracle", "oracle-length")}
+    _, arm, exact = Measurement(engine, plan_of(methods=methods)).run().arms
+    assert (arm.kind, arm.total.equal) == (exact.kind, exact.total.equal) == ("bound", 5)
+    assert exact.total.acceptance_rate == 1.0 > arm.total.acceptance_rate, "told its length it drafts what is kept"
+    assert exact.total.mean_generated_length == arm.total.mean_generated_length
     usual = Measurement(engine, plan_of()).run().arms[1]
     assert arm.total.mean_generated_length >= usual.total.mean_generated_length
 

@@ -25,6 +25,7 @@ from selfdraft.calibrate.fit_session import EngineKit
 from selfdraft.measure.figures import Measured
 from selfdraft.measure.records import OFF, Machine, Record
 from selfdraft.strategies.anchors import unpack
+from selfdraft.types import SkipSet
 
 pytestmark = pytest.mark.xdist_group("papers_knn_ssd")
 
@@ -47,7 +48,7 @@ def untimed() -> Iterator[None]:
 
 def has_a_few_steps(kit: EngineKit) -> bool:
     count = kit.__dict__.setdefault("count", itertools.count())
-    kit.is_out_of_time = next(count) >= 12
+    kit.is_out_of_time = next(count) >= 36
     return not kit.is_out_of_time
 
 
@@ -70,13 +71,26 @@ def test_every_experiment_has_its_table(sections: Mapping[str, Section]) -> None
 
 
 def test_a_whole_run_has_all_ratios_and_the_papers_search(tmp_path: Path) -> None:
-    whole = new_bench(tmp_path, TEXTS, replace(SMALL, is_quick=False))
-    assert [unit.name for unit in knn_ssd_units.stream_units()(whole)] == ["r=0.0", "r=1.0", "r=0.3", "r=0.7"]
+    whole = new_bench(tmp_path, {name: TEXTS[name] for name in ("cnndm", "gsm8k")}, replace(SMALL, is_quick=False))
+    units = [unit.name for unit in knn_ssd_units.stream_units()(whole) if unit.measure]
+    assert units == ["r=0.0", "r=1.0", "r=0.3", "r=0.7"]
     (unit,) = knn_ssd_units.papers_search_unit(whole)
     assert unit.measure is not None
     found = unit.measure()
-    assert set(found["measured"].arms) == {OFF, f"{FIXED}, Bayesian", f"{MIXED}, Bayesian"}
-    assert len(list(knn_ssd.search_notes(Found({unit.name: found})))) == 2
+    assert set(found["measured"].arms) == {OFF, *(f"{arm}, Bayesian" for arm in (FIXED, MIXED, KNN))}
+    assert len(list(knn_ssd.search_notes(Found({unit.name: found})))) == 3
+    skips = {one["skip"] for name, one in found["tried"].items() if name != "general"}
+    assert {skip for record in found["measured"].of(f"{KNN}, Bayesian") for skip in record.skips} <= skips
+
+
+def test_sets_that_are_compared_have_one_size(bench: Workbench) -> None:
+    known = fit_tasks(bench)
+    sizes = {len(SkipSet.parse(skip)) for skip in known.equal_sets.values()}
+    assert len(sizes) == 1 < len({len(SkipSet.parse(known.sets[name])) for name in TASKS})
+    (task,) = tasks_of(bench, ["wmt"])
+    found = knn_ssd_units.on_task(bench, task)
+    assert found["sets"] == known.equal_sets
+    assert set(found["measured"].arms) == {OFF, *known.equal_sets}
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:

@@ -183,7 +183,8 @@ class Lookahead(Protocol):
 
     A runner may record what `wants_more` does and replay it: what an object learns must live in tensors that it
     changes in place. Whatever else it goes by is fixed when it is made (the object itself is the recording's key).
-    It is built of its options, `Knowledge` and `DraftedBy`.
+    It is built of its options, `Knowledge` and `DraftedBy`. One that lets rounds go without a draft has, beside these,
+    `pauses(sequence, index)`: whether that which begins with this token of row `sequence` does.
     """
 
     Options: ClassVar[type[Any]]

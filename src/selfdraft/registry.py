@@ -52,7 +52,10 @@ ACCEPTANCES: Mapping[str, str] = {
     "rejection": "selfdraft.engine.accept:Rejection",
 }
 BENCH_ONLY: Mapping[str, Mapping[str, str]] = {
-    "lookahead": {"oracle": "selfdraft.lookahead.oracle:Oracle"},
+    "lookahead": {
+        "oracle": "selfdraft.lookahead.oracle:Oracle",
+        "oracle-length": "selfdraft.lookahead.oracle_length:OracleLength",
+    },
 }
 """What must know the text before it is generated: benchmarks show it as a bound, nobody can generate with it."""
 AXES: Mapping[str, Mapping[str, str]] = {
@@ -127,7 +130,9 @@ def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
             settings.setdefault(name, {}).update(values)
     if names_drafts(chosen):
         chosen.setdefault("strategy", DRAFTING)
-    pairs: Mapping[str, Any] = find("strategy", chosen.get("strategy", DEFAULTS["strategy"])).pairs_with
+    strategy = chosen.get("strategy", DEFAULTS["strategy"])
+    kind, is_as_published = find("strategy", strategy), settings.get(strategy, {}).get("paper")
+    pairs: Mapping[str, Any] = (kind.papers_pairs if is_as_published else None) or kind.pairs_with
     for axis in AXES:
         if axis in pairs and axis not in chosen:
             settings[pairs[axis]] = {**pairs.get("settings", {}).get(pairs[axis], {}), **settings.get(pairs[axis], {})}

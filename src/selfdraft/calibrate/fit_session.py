@@ -33,7 +33,6 @@ from .writing import Text, probe_text, write_texts
 
 PRACTICE_TOKENS = 128
 _STATE = "state"
-_FEWER_TOKENS = 2  # a fit inside a fit has texts of N times fewer tokens
 
 
 class ScoredTexts:
@@ -70,16 +69,11 @@ class FitSession:
     say: Say = lambda text: None
 
     def write(
-        self,
-        prompts: Sequence[Prompt],
-        num_tokens: int | None = None,
-        name: str = "texts",
-        has_time: Callable[[], bool] = lambda: True,
+        self, prompts: Sequence[Prompt], name: str = "texts", has_time: Callable[[], bool] = lambda: True
     ) -> ScoredTexts:
         """What the model says after them, `num_tokens` in all; each text is written once."""
-        num_tokens = num_tokens or self.num_tokens
-        journal = self.journal(name, texts=digest(prompts), tokens_of_texts=num_tokens)
-        texts = write_texts(self.engine, prompts, num_tokens, journal, self.progress, has_time)
+        journal = self.journal(name, texts=digest(prompts), tokens_of_texts=self.num_tokens)
+        texts = write_texts(self.engine, prompts, self.num_tokens, journal, self.progress, has_time)
         return ScoredTexts(self.engine.runner, texts)
 
     def fit(
@@ -191,8 +185,7 @@ class EngineKit:
 
     def among(self, prompts: Sequence[Prompt], name: str, share: float) -> EngineKit:
         journal = self._session.journal(name, inside=self._label, prompts_inside=digest(prompts))
-        num_tokens = max(1, self._session.num_tokens // _FEWER_TOKENS)
-        write = partial(self._session.write, prompts, num_tokens, f"texts of {name}")
+        write = partial(self._session.write, prompts, name=f"texts of {name}")
         return EngineKit(self._session, prompts, write, journal, share * self._budget.left(), f"fitting {name}")
 
     @property

@@ -22,7 +22,7 @@ from .parsers.learn import seconds
 from .profile_text import as_text
 
 _FOR_STRATEGIES = ("domain_field", "trial_prompts", "again")
-_FOR_LOOKAHEADS = ("drafter", "tree", "label", "json")
+_FOR_LOOKAHEADS = ("drafter", "tree", "max_tokens", "label", "json")
 DEFAULT_STRATEGY, BUDGET = "prune", "20m"
 
 

@@ -18,7 +18,7 @@ from ..calibrate.lookahead import (
     train_lookahead,
     tune,
 )
-from ..calibrate.tuning import TUNABLE
+from ..calibrate.tuning import MAX_TOKENS, TUNABLE
 from ..engine.engine import Engine
 from ..errors import OptionError, unknown_name
 from ..lookahead.disco import artefact_name
@@ -43,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
     options.budget = options.budget or seconds(BUDGET)
     engine, budget = load_within(options, **method)
     asked, watch = [encoded(prompt, engine) for prompt in prompts], Watch()
-    wanted = LookaheadOptions(options.tokens or USUAL_TOKENS, budget.left(), label=options.label or "match")
+    asked_for = (options.tokens or USUAL_TOKENS, budget.left(), options.max_tokens or MAX_TOKENS)
+    wanted = LookaheadOptions(*asked_for, label=options.label or "match")
     learn = _train if options.lookahead == TRAINED else _tune
     try:
         with terminal.Progress(unit="") as progress:

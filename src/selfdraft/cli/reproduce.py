@@ -74,6 +74,8 @@ def _scale(options: argparse.Namespace, chosen: list[Recipe]) -> Scale:
         "tokens": options.max_new_tokens,
         "fit_seconds": options.fit_seconds,
         "runs": options.runs,
+        "learn": options.learn,
+        "drafter": options.drafter,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     return replace(usual, **given, asked=tuple(given))
@@ -109,7 +111,8 @@ def _command(options: argparse.Namespace) -> str:
     lists = {"experiments": options.experiments, "prompts": [Path(file).name for file in options.prompts]}
     for name, values in lists.items():
         words += [f"--{name}", *values] if values else []
-    for name in ("device", "dtype", "threads", "per_task", "max_new_tokens", "fit_seconds", "runs", "seconds", "seed"):
+    scale = ("per_task", "learn", "drafter", "max_new_tokens", "fit_seconds", "runs")
+    for name in ("device", "dtype", "threads", *scale, "seconds", "seed"):
         if value := getattr(options, name):
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     words += ["--output", Path(options.output).name] if options.output else []

@@ -2,6 +2,8 @@
 
 Leviathan et al. (arXiv:2211.17192), Chen et al. (arXiv:2302.01318); the setting of DISCO (arXiv:2405.04304). The draft
 model keeps a cache of its own; what of it still agrees with the committed text is kept, the rest is fed again.
+
+Where there is no other model, one can be cut from the target: `model.without=4-11` leaves these layers out.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from ..chains import DraftedChain, DraftTask
 from ..errors import OptionError
 from ..models.checks import unwrapped
 from ..models.load import loading
+from ..models.load.cut import cut
 from ..options import setting
 from ..passes import PassRequest
 from ..protocols import Cache, DraftRows, Host, Proposal, Runner
-from ..types import PAD
+from ..types import PAD, SkipSet
 from .base import PlainDrafter, PlainSession
 
 MAX_PENDING = 8
@@ -35,6 +38,9 @@ class Model(PlainDrafter):
         source: Any = setting(
             "", "hub id, folder, GGUF file (llama.cpp's) or catalogue name of the draft model (in Python: or a model)"
         )
+        without: str = setting(
+            "", "without a source: the target itself lacks these layers, like 4,7-11, counted from 0"
+        )
         tokenizer: Any = setting(None, "in Python, the tokenizer of a loaded draft model, to check that it is the same")
 
         def __post_init__(self) -> None:
@@ -42,6 +48,9 @@ class Model(PlainDrafter):
                 raise OptionError(f"model.source must be a name, a path or a loaded model, got {self.source!r}")
             if self.tokenizer is not None and not hasattr(self.tokenizer, "get_vocab"):
                 raise OptionError(f"model.tokenizer must be a tokenizer, got {self.tokenizer!r}")
+            if self.without and (not isinstance(self.source, str) or self.source):
+                raise OptionError("model.without cuts a draft model from the target; leave it out, or model.source")
+            left_out(self.without)
 
     def __init__(self, options: Options, host: Host) -> None:
         super().__init__(options, host)
@@ -58,6 +67,8 @@ class Model(PlainDrafter):
     def draft_model(options: Options) -> str:
         """A loaded one may have no name."""
         source = options.source
+        if options.without:
+            return f"without {options.without}"
         return str(source if isinstance(source, str | Path) else source.config._name_or_path or "")
 
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> ModelSession:
@@ -250,8 +261,15 @@ def _fit(scores: torch.Tensor, vocab_size: int) -> torch.Tensor:
     return scores[:, :vocab_size]
 
 
+def left_out(layers: str) -> frozenset[int]:
+    """`4,7-9` -> {4, 7, 8, 9}."""
+    return SkipSet.parse(",".join(f"a{part.strip()}" for part in layers.split(",") if part.strip())).attention
+
+
 def _load(options: Model.Options, target: Runner) -> tuple[Any, Any]:
     source = options.source
+    if options.without:
+        return cut(target.decoder.model, left_out(options.without)), None
     if isinstance(source, str | Path):
         if not str(source):
             raise OptionError(

@@ -58,8 +58,9 @@ def _groups(state: State, plans: Sequence[Plan]) -> list[list[int]]:
     """A text that has room for one more token stays with the others: it drafts nothing, and nobody's place changes."""
     groups: dict[object, list[int]] = {}
     for row, plan in enumerate(plans):
-        if plan.max_draft_tokens != 0:
-            cohort, method = state.row_cohorts[row], state.row_cohorts[row].method
+        cohort, method, sequence = state.row_cohorts[row], state.row_cohorts[row].method, state.active[row]
+        pauses = method.pauses and method.pauses(sequence.noise_sequence, sequence.num_generated)
+        if plan.max_draft_tokens != 0 and not pauses:
             key = (cohort, plan.skip, plan.reuse, plan.drafter or method.drafter, plan.tree or method.tree)
             groups.setdefault(key, []).append(row)
     return [rows for rows in groups.values() if any(_cap(plans[row], state.active[row]) for row in rows)]

@@ -68,6 +68,11 @@ class Method:
         """What tells it from others of one engine."""
         return self.strategy, self.lookahead, self.drafter, self.tree, self.accept
 
+    @property
+    def pauses(self) -> Callable[[int, int], bool] | None:
+        """Where a lookahead may let rounds go without a draft: (row of the call, token it begins with) -> it does."""
+        return getattr(self.lookahead, "pauses", None)
+
     def drafter_of(self, plan: Plan) -> Drafter:
         return self.drafters[plan.drafter or self.drafter]
 

@@ -92,12 +92,21 @@ class TargetPass:
 
         That is so while nobody joins. A few texts may be as long as they may be before: their rows run along.
         """
-        if any(sequence.is_read for sequence in self._state.reading):
+        if any(sequence.is_read for sequence in self._state.reading) or (width == 1 and self._resumes()):
             return False
         longest = [0 if width == 1 else 1 + max(draft.depths, default=-1) for draft in drafts]
         num_staying = sum(room > count for room, count in zip(self._rooms, longest, strict=True))
         accepts = {type(cohort.method.accept) for cohort, _ in self._groups}
         return serves(len(longest), num_staying) and (width == 1 or accepts <= {Coupled, Rejection})
+
+    def _resumes(self) -> bool:
+        """Whether a text pauses in this round alone: what would run ahead is not what comes next."""
+        texts = [(cohort.method.pauses, row) for cohort, rows in self._groups if cohort.method.pauses for row in rows]
+        places = ((pauses, self._state.active[row]) for pauses, row in texts)
+        return any(
+            pauses(one.noise_sequence, one.num_generated) and not pauses(one.noise_sequence, one.num_generated + 1)
+            for pauses, one in places
+        )
 
     def _targets(self, drafts: Sequence[Draft], output: PassOutput, cohort: Cohort, rows: Sequence[int]) -> Targets:
         sampler = cohort.sampler

@@ -1,6 +1,7 @@
 """`oracle`: draft to the first token that will be refused (DISCO, arXiv:2405.04304, section 3). A bound, not a method.
 
-It is told what the target will say, by a run without drafting and the same seed.
+It is told what the target will say, by a run without drafting and the same seed. The refused token is drafted, too, as
+the paper says it ("until a mismatch occurs"); `oracle-length` does without.
 """
 
 from __future__ import annotations
@@ -43,10 +44,13 @@ class Oracle(PlainLookahead):
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         assert stats.token is not None
+        return (stats.token == self._at(stats, 0)) & (stats.depth < self.max_tokens)
+
+    def _at(self, stats: DraftStats, ahead: int) -> torch.Tensor:
+        """What is known of that many tokens after these."""
         assert stats.sequences is not None
-        known = self._on(stats.token.device)
-        expected = known[stats.sequences - self._first, stats.index.clamp(max=known.shape[1] - 1)]
-        return (stats.token == expected) & (stats.depth < self.max_tokens)
+        known = self._on(stats.depth.device)
+        return known[stats.sequences - self._first, (stats.index + ahead).clamp(max=known.shape[1] - 1)]
 
     def _on(self, device: torch.device) -> torch.Tensor:
         if device not in self._copies:

@@ -11,6 +11,7 @@ from typing import Any
 from ..engine.engine import Engine
 from ..errors import SelfdraftError
 from ..lookahead.oracle import Oracle
+from ..lookahead.oracle_length import OracleLength
 from ..registry import AXES, BENCH_ONLY, DEFAULTS, resolve
 from ..types import Generation, SkipSet
 from .device import device_seconds, peak_bytes, reset_peak
@@ -49,12 +50,17 @@ class Ours:
         self.described = described(name, method)
         self.error: str | None = None
         self.must_be_told = is_bound(method)
-        self._oracle = Oracle([[]], room=max_new_tokens)
-        self._method = {**method, "lookahead": self._oracle} if self.must_be_told else method
+        self._oracle, self._length = (kind([[]], room=max_new_tokens) for kind in (Oracle, OracleLength))
+        told = self._length if method.get("lookahead") == "oracle-length" else self._oracle
+        self._method = {**method, "lookahead": told} if self.must_be_told else method
         self.engine = engine.fork(engine.knowledge.profile, prefix_cache=False)
 
-    def tell(self, plain: Sequence[int]) -> None:
+    def tell(self, plain: Sequence[int], prompt: Sequence[int], call: Mapping[str, Any]) -> None:
+        """The plain text; who goes by lengths has them from a run of the other oracle."""
         self._oracle.tell([plain])
+        if self._method["lookahead"] is self._length:
+            sources = self.engine.generate(prompt, **{**self._method, "lookahead": self._oracle, **call}).sources
+            self._length.tell([[int(source == "draft") for source in sources]])
 
     def warm_up(self, prompts: Sequence[Sequence[int]], num_tokens: int, call: Mapping[str, Any]) -> set[SkipSet]:
         """What was learned on the way is forgotten, what was recorded stays. A method that cannot run keeps why.

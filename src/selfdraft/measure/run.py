@@ -270,7 +270,7 @@ class Measurement:
         assert plain is not None
         for arm in self.ours:
             if arm.must_be_told and arm.error is None:
-                arm.tell(plain.tokens)
+                arm.tell(plain.tokens, prompt, call)
                 outputs[arm.name] = self._run(arm, text, prompt, call)
         found = (outputs[arm.name] for arm in reversed(running))
         return plain, [output for output in found if output is not None]

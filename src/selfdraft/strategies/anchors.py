@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from .kmeans import Labels, Vectors, centroid, normalised
+from .kmeans import Labels, Vectors, centroid, kmeans, normalised
 
 POINT = "norm"
 """What is captured."""
 FEATURES = ("mean", "last")
+REPRESENTATIVES = ("kmeans", "central")
 _SUM, _COUNT, _LAST = "vector sum", "vector count", "vector last"
 _OWN = (_SUM, _COUNT, _LAST)
 NO_THRESHOLD = -1.0
@@ -96,10 +97,24 @@ class Anchors:
         return Nearest(int(self.owners[best]), float(similarities[best]))
 
 
-def by_centrality(vectors: Vectors) -> list[int]:
-    """The vectors' numbers, the nearest to their centroid first."""
-    similarities = normalised(vectors) @ centroid(vectors)
-    return [int(number) for number in np.argsort(-similarities, kind="stable")]
+def representatives(vectors: Vectors, count: int, how: str, seed: int = 0) -> list[int]:
+    """Numbers of the vectors that stand for all. `central`: those nearest to their centroid, the nearest first.
+
+    `kmeans`: the nearest to each of `count` centres, that of most vectors first; where fewer differ, central ones, too.
+    """
+    central = np.argsort(-(normalised(vectors) @ centroid(vectors)), kind="stable").tolist()
+    chosen = _nearest_to_centres(vectors, count, seed) if how == "kmeans" else []
+    return [*chosen, *(number for number in central if number not in chosen)][:count]
+
+
+def _nearest_to_centres(vectors: Vectors, count: int, seed: int) -> list[int]:
+    """Each a member of its own cluster."""
+    found = kmeans(vectors, count, seed)
+    similarities = np.where(
+        found.labels[:, None] == np.arange(len(found.centroids)), normalised(vectors) @ found.centroids.T, -np.inf
+    )
+    nearest, sizes = similarities.argmax(0), np.bincount(found.labels)
+    return [int(nearest[cluster]) for cluster in np.argsort(-sizes, kind="stable")]
 
 
 def threshold_of(vectors: Vectors, anchors: Sequence[int]) -> float | None:

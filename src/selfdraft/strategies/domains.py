@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import OptionError
 from ..fitting import Kit
 from ..types import Prompt
-from .anchors import NO_THRESHOLD, POINT, Domain, by_centrality, condense, pack, threshold_of, unpack, vector_of
+from .anchors import NO_THRESHOLD, POINT, Domain, condense, pack, representatives, threshold_of, unpack, vector_of
 from .kmeans import Vectors, choose_count, kmeans
 
 UNLABELLED = "all"
@@ -32,16 +32,24 @@ Search = Callable[[Kit], Found]
 
 @dataclass(frozen=True)
 class Group:
-    """The prompts of one domain, the nearest to their centroid first, and their vectors."""
+    """The prompts of one domain, and their vectors."""
 
     name: str
     prompts: Sequence[Prompt]
     vectors: Vectors
 
-    @classmethod
-    def of(cls, name: str, prompts: Sequence[Prompt], vectors: Vectors) -> Group:
-        order = by_centrality(vectors)
-        return cls(name, [prompts[number] for number in order], vectors[order])
+    def rows(self, count: int, options: Any) -> list[int]:
+        """Of those that stand for all."""
+        return representatives(self.vectors, count, options.representatives, options.seed)
+
+    def to_search(self, count: int, options: Any) -> list[Prompt]:
+        return [self.prompts[row] for row in self.rows(count, options)]
+
+    def anchors(self, options: Any) -> Vectors:
+        """As the authors' code has them, the centres themselves; else prompts."""
+        if options.paper:
+            return kmeans(self.vectors, options.anchors, options.seed).centroids
+        return self.vectors[self.rows(options.anchors, options)]
 
 
 def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
@@ -51,7 +59,7 @@ def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
     groups = group(prompts, vectors, options)
     kept = _kept(known, groups, {prompt.domain for prompt in prompts})
     _check_alike(kit.known, kept, options)
-    jobs = {one.name: one.prompts[: options.search_prompts] for one in groups}
+    jobs = {one.name: one.to_search(options.search_prompts, options) for one in groups}
     needs_general = not kept and len(groups) > 1
     searches = Searches(kit, search, options.search)
     if needs_general:
@@ -106,12 +114,13 @@ def group(prompts: Sequence[Prompt], vectors: Vectors, options: Any) -> list[Gro
 
 def _members(name: str, labels: Sequence[str], prompts: Sequence[Prompt], vectors: Vectors) -> Group:
     rows = [row for row, label in enumerate(labels) if label == name]
-    return Group.of(name, [prompts[row] for row in rows], vectors[rows])
+    return Group(name, [prompts[row] for row in rows], vectors[rows])
 
 
 def _of_all(groups: Sequence[Group], options: Any) -> list[Prompt]:
-    """The most central prompts of each domain in turn."""
-    turns = itertools.zip_longest(*(one.prompts[: options.anchors] for one in groups))
+    """Of each domain in turn."""
+    each = -(-options.search_prompts // len(groups))
+    turns = itertools.zip_longest(*(one.to_search(each, options) for one in groups))
     return [prompt for turn in turns for prompt in turn if prompt is not None][: options.search_prompts]
 
 
@@ -145,7 +154,7 @@ def _check_alike(known: Mapping[str, Any], kept: Sequence[Domain], options: Any)
 
 def _domains(groups: Sequence[Group], found: Sequence[Found], kept: Sequence[Domain], options: Any) -> list[Domain]:
     """A domain of too few vectors to tell how far they spread gets the lowest threshold of the others."""
-    thresholds = [threshold_of(one.vectors, range(min(options.anchors, len(one.prompts)))) for one in groups]
+    thresholds = [threshold_of(one.vectors, one.rows(options.anchors, options)) for one in groups]
     told = [*(one.threshold for one in kept), *(value for value in thresholds if value is not None)]
     lowest = min(told, default=NO_THRESHOLD)
     return [
@@ -154,7 +163,7 @@ def _domains(groups: Sequence[Group], found: Sequence[Found], kept: Sequence[Dom
             len(one.prompts),
             lowest if threshold is None else threshold,
             own,
-            one.vectors[: options.anchors],
+            one.anchors(options),
             one.vectors[:: -(-len(one.vectors) // MAX_SAMPLES)],
         )
         for one, own, threshold in zip(groups, found, thresholds, strict=True)

@@ -2,8 +2,11 @@
 
 Draft & Verify (arXiv:2309.08168). Each sub-layer is a binary variable; what is maximised is tokens per second, measured
 on a few prompts of a few tokens each. With `calibrate_on` these come from one domain or from all: the two forms that
-KNN-SSD (arXiv:2505.16162) compares itself with. Ours: layer 0 is always kept, the search begins with evenly spaced
-layers, and plain decoding is one of the choices: where it was fastest, nothing is drafted.
+KNN-SSD (arXiv:2505.16162) compares itself with.
+
+What differs from the paper:
+- layer 0 is always kept (`first_layer`), and the search begins with evenly spaced layers;
+- where plain decoding was fastest nothing is drafted (`always`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from ..errors import OptionError, ProfileError, unknown_name
 from ..fitting import Kit
 from ..options import setting
 from ..protocols import Knowledge
+from ..registry import find
 from ..types import OFF, Plan, Prompt, SkipSet
 from .base import ConstantStrategy
 from .bayes import Search
@@ -34,17 +38,21 @@ class DraftVerify(ConstantStrategy):
         iterations: int = setting(1000, "skip sets to try in calibration", minimum=1)
         num_prompts: int = setting(8, "prompts to try each one on", minimum=1)
         num_tokens: int = setting(32, "tokens to decode after each prompt", minimum=1)
+        timed_with: str = setting("adaptive", "the lookahead while sets are timed")
+        first_layer: bool = setting(False, "layer 0 may be skipped, too")
+        always: bool = setting(False, "draft even where plain decoding was faster")
         seed: int = setting(0, "of the search", minimum=0)
 
         def __post_init__(self) -> None:
             if self.calibrate_on not in CHOICES:
                 raise unknown_name("value of draft-verify.calibrate_on", self.calibrate_on, CHOICES)
+            find("lookahead", self.timed_with)
 
     can_fit = True
     pairs_with: ClassVar[Mapping[str, Any]] = {"lookahead": "adaptive"}
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
-        skip = _known_skip(options.calibrate_on, knowledge)
+        skip = _known_skip(options, knowledge)
         super().__init__(Plan(skip) if skip else OFF)
 
     @staticmethod
@@ -67,7 +75,7 @@ class _Trying:
         self._speeds = {SkipSet.parse(step["skip"]).numbers: step["tokens_per_second"] for step in kit.done}
         observations = [(point, speed) for point, speed in self._speeds.items() if point]
         self._search = Search(
-            range(2, 2 * kit.latency.num_layers),  # layer 0 must never be skipped
+            range(0 if options.first_layer else 2, 2 * kit.latency.num_layers),
             options.seed,
             observations=observations,
             excluded=[frozenset()],  # plain decoding, which says nothing about drafting with little skipped
@@ -107,7 +115,7 @@ class _Trying:
                 break
             if not self._kit.has_time():
                 return False
-            speed = self._measure(_method(SkipSet.of_numbers(point)), self._prompts)
+            speed = self._measure(_method(SkipSet.of_numbers(point), self._options.timed_with), self._prompts)
             self._keep(point, speed)
             self._search.observe(point, speed)
             self._kit.progress(self._num_tried / self._options.iterations)
@@ -128,23 +136,19 @@ def prompts_of(prompts: Sequence[Prompt], calibrate_on: str, count: int) -> list
     return list(prompts[:count])
 
 
-def _method(skip: SkipSet) -> dict[str, Any]:
-    return {
-        "strategy": "fixed",
-        "settings": {"fixed": {"skip": str(skip)}},
-        "lookahead": DraftVerify.pairs_with["lookahead"],
-        "tree": "chain",
-    }
+def _method(skip: SkipSet, lookahead: str) -> dict[str, Any]:
+    settings = {"fixed": {"skip": str(skip)}}
+    return {"strategy": "fixed", "settings": settings, "lookahead": lookahead, "tree": "chain"}
 
 
-def skip_in(found: Mapping[str, Any], calibrate_on: str, num_layers: int) -> SkipSet:
-    """The set that a fit found; empty: plain decoding was fastest. Raises where it cannot be read."""
-    skip = SkipSet.parse(found["sets"][calibrate_on]["skip"])
-    skip.check(num_layers)
-    return skip
+def skip_in(found: Mapping[str, Any], options: DraftVerify.Options) -> SkipSet:
+    """The set that a fit found; empty: plain decoding was fastest, or nothing was tried. Raises where it is damaged."""
+    known = found["sets"][options.calibrate_on]
+    return SkipSet.parse((known["drafting"] or {"skip": ""} if options.always else known)["skip"])
 
 
-def _known_skip(calibrate_on: str, knowledge: Knowledge) -> SkipSet:
+def _known_skip(options: DraftVerify.Options, knowledge: Knowledge) -> SkipSet:
+    calibrate_on = options.calibrate_on
     command = f"{knowledge.command('calibrate')} --strategy draft-verify --set draft-verify.calibrate_on={calibrate_on}"
     artefact = knowledge.artefact("draft-verify", "the strategy 'draft-verify'", command)
     sets = artefact.get("sets")
@@ -155,7 +159,9 @@ def _known_skip(calibrate_on: str, knowledge: Knowledge) -> SkipSet:
             f"Run: {command}"
         )
     try:
-        return skip_in(artefact, calibrate_on, knowledge.num_layers)
+        skip = skip_in(artefact, options)
+        skip.check(knowledge.num_layers)
+        return skip
     except (LookupError, TypeError, ValueError, AttributeError, OptionError) as error:
         raise ProfileError(
             f"the profile's skip set of `draft-verify` cannot be read ({type(error).__name__}: {error}). Make it again "

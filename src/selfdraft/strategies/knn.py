@@ -1,15 +1,18 @@
 """`knn`: a skip set for each domain; a prompt is drafted with the set of the domain that it is nearest to.
 
 KNN-SSD (k nearest neighbours, self-speculative decoding; arXiv:2505.16162). Beforehand: hidden vectors of prompts of
-some domains; of each domain the vectors nearest to its centroid are its anchors, and a skip set is searched on the
-prompts of some of them. While generating: the prompt's own vector, which comes with the prefill, and the anchor of
-largest cosine decide once what drafts the whole text.
+some domains; the vectors of a domain nearest to the centres of K-means are its anchors, and a skip set is searched on
+the prompts that stand for it in the same way. While generating: the prompt's own vector, which comes with the prefill,
+and the anchor of largest cosine decide once what drafts the whole text.
 
-The paper speaks of the last hidden vector, its code takes the mean over the prompt: `feature`. It searches by Bayesian
-optimisation for hours (`search="draft-verify"`) and drafts chains of up to 12 tokens that stop below a confidence of
-0.8; ours searches with `prune`, which takes minutes, and drafts as that does. Ours, too: where nobody has labelled the
-prompts, K-means finds the domains, and a prompt that is less similar to the nearest domain than its own prompts are to
-each other is a stranger: it is drafted with a set searched on prompts of all.
+What differs from the paper (`paper`: as its authors' code, which skips layer 0, too, where that was fastest):
+- sets are searched with `prune`, which takes minutes, not by Bayesian optimisation (`search`: draft-verify), and drafts
+  are its trees, not chains of up to 12 tokens that stop below a confidence of 0.8;
+- anchors are prompts; the code has the centres themselves, and equation 2 those nearest to one centre (`central`);
+- a prompt's vector is the mean over its tokens but the last, as in the code; the text says the last one (`feature`);
+- a prompt less similar to the nearest domain than its own prompts are to each other is a stranger, drafted with a set
+  of all domains (`stranger`); and where plain decoding promises more, nothing is drafted (`always`);
+- vectors are clustered by direction, without labels into as many domains as stand apart most clearly (`clusters`).
 
 A fit keeps the domains that the profile has and the prompts have not, and then the general set, too: to have a new one,
 fit prompts of all domains.
@@ -30,10 +33,30 @@ from ..options import setting
 from ..protocols import Knowledge, PlanContext, Strategy
 from ..registry import STRATEGIES, find
 from ..types import OFF, Plan, StepRecord
-from .anchors import FEATURES, POINT, Anchors, Domain, condense, others, unpack, vector_of
+from .anchors import (
+    FEATURES,
+    NO_THRESHOLD,
+    POINT,
+    REPRESENTATIVES,
+    Anchors,
+    Domain,
+    condense,
+    others,
+    unpack,
+    vector_of,
+)
 from .base import ConstantStrategy, PlainStrategy
 from .domains import DAMAGE, GENERAL, fit_domains
 from .prune import Prune
+
+_PAPER = {
+    "search": "draft-verify",
+    "feature": "mean",
+    "representatives": "kmeans",
+    "stranger": NO_THRESHOLD,
+    "always": True,
+}
+_PAPERS_SEARCH = {"always": True, "first_layer": True, "timed_with": "confidence"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +74,10 @@ class Knn(PlainStrategy):
     class Options:
         feature: str = setting("mean", "a prompt's vector: the mean over its tokens, or of the last one (mean, last)")
         search: str = setting("prune", "the strategy whose fit finds each domain's set")
+        representatives: str = setting(
+            "kmeans",
+            "prompts that stand for a domain, by the centres of K-means or its own (kmeans, central)",
+        )
         anchors: int = setting(10, "of each domain; for the fit", minimum=1)
         search_prompts: int = setting(8, "prompts to search each domain's set on; for the fit", minimum=1)
         max_vectors: int = setting(1000, "prompts of each domain to look at, at most; for the fit", minimum=1)
@@ -61,18 +88,28 @@ class Knn(PlainStrategy):
             None, "who is less similar to a domain is none of it; None: as calibrated", minimum=-1.0, maximum=1.0
         )
         always: bool = setting(False, "draft even where plain decoding promises more")
+        paper: bool = setting(False, "as the authors' code, whatever search, feature, representatives, stranger say")
         seed: int = setting(0, "of the clusters", minimum=0)
         inner: Any = field(default=None, init=False, metadata={"help": "options of `search`, set by its own name"})
 
         RUNS: ClassVar[str] = "search"
 
         def __post_init__(self) -> None:
+            for name, value in _PAPER.items() if self.paper else ():
+                object.__setattr__(self, name, value)
             if self.feature not in FEATURES:
                 raise unknown_name("feature of knn", self.feature, FEATURES)
+            if self.representatives not in REPRESENTATIVES:
+                raise unknown_name("representatives of knn", self.representatives, REPRESENTATIVES)
             _check_search(self.search)
 
     can_fit = True
     pairs_with: ClassVar[Mapping[str, Any]] = Prune.pairs_with
+    papers_pairs: ClassVar[Mapping[str, Any]] = {
+        "lookahead": "confidence",
+        "tree": "chain",
+        "settings": {"confidence": {"threshold": 0.8, "max_tokens": 12}},
+    }
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
         command = f"{knowledge.command('calibrate')} --strategy knn --domain-field domain --prompts FILE"
@@ -147,8 +184,9 @@ def _check_search(name: str) -> None:
 def _inner_options(kind: Any, options: Knn.Options) -> Any:
     """As set by its own name (`--set prune.gain=0.1`); told to `always` draft it does, where it can."""
     inner = options.inner or kind.Options()
-    can_be_told = "always" in {item.name for item in fields(inner)}
-    return replace(inner, always=True) if options.always and can_be_told else inner
+    told = _PAPERS_SEARCH if options.paper else {"always": True} if options.always else {}
+    known = {item.name for item in fields(inner)}
+    return replace(inner, **{name: value for name, value in told.items() if name in known})
 
 
 def _read(artefact: Mapping[str, Any], options: Knn.Options, command: str) -> list[Domain]:

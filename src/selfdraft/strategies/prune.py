@@ -3,8 +3,8 @@
 Ours. `selfdraft calibrate` drops, again and again, the sub-layer that loses least log-probability per second it saves,
 and keeps every skip set on the way: the frontier. Each round drafts with the set that promises most tokens per second
 here: by the seconds measured on this device, after a text of this length, and at the acceptance to be expected. That is
-the share of the target's choices that the set met in calibration, corrected by how much more or less often drafts of
-this text fail. Where no set promises more than plain decoding, nothing is drafted.
+the share of the target's choices that the set met in calibration texts which did not choose it, corrected by how much
+more or less often drafts of this text fail. Where no set promises more than plain decoding, nothing is drafted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..options import setting
 from ..protocols import Knowledge, PlanContext
 from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
 from .base import PlainStrategy
-from .elimination import MIN_MATCH, Point, Quality, eliminate, sample
+from .elimination import MIN_MATCH, Point, Quality, eliminate, qualities, sample
 
 KNOWN_LENGTHS = (128, 512, 2048)
 """Texts for which the plan is recorded beforehand where passes are recorded."""
@@ -35,6 +35,8 @@ _PRIOR_FAILURES = 2.0
 """Failed drafts of a text that weigh as much as all that calibration says."""
 _MEMORY = 0.98
 """What a round leaves of the weight of those before it."""
+_HELD_OUT = 1 / 3
+"""Of the calibration texts: they tell how good a set is, the others choose it."""
 
 
 @dataclass
@@ -127,17 +129,20 @@ class Prune(PlainStrategy):
         """The frontier, point by point; goes on after the points that an interrupted fit had kept."""
         points = [FrontierPoint.from_json(point) for point in kit.done]
         samples = [sample(probe) for probe in kit.probes]
+        num_fitting = max(1, len(samples) - round(_HELD_OUT * len(samples)))
+        fitting, held_out = samples[:num_fitting], samples[num_fitting:] or samples
         found = eliminate(
-            samples,
+            fitting,
             savings(kit),
-            num_ranking=-(-len(samples) // 4),
-            known=[_point(point, kept["losses"]) for point, kept in zip(points, kit.done, strict=True)],
+            num_ranking=-(-len(fitting) // 4),
+            known=[_point(kept) for kept in kit.done],
             progress=kit.progress,
             has_time=kit.has_time,
         )
         for point in found:
-            points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), point.quality.lost, point.quality.match))
-            kit.keep({**points[-1].to_json(), "losses": point.losses})
+            (told,) = qualities(held_out, point.skipped)
+            points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), told.lost, told.match))
+            kit.keep({**points[-1].to_json(), "losses": point.losses, "fitted": vars(point.quality)})
             if point.quality.match >= MIN_MATCH and not kit.has_time():  # after it there would be more
                 break
         return {"frontier": [point.to_json() for point in points]}
@@ -151,10 +156,10 @@ def savings(kit: Kit) -> dict[int, float]:
     return {number: parts[number % 2] for number in range(2, 2 * kit.latency.num_layers)}
 
 
-def _point(point: FrontierPoint, losses: Mapping[str, float]) -> Point:
+def _point(kept: Mapping[str, Any]) -> Point:
     """As JSON has it: numbers are text."""
-    remembered = {int(number): loss for number, loss in losses.items()}
-    return Point(point.skip.numbers, Quality(point.lost, point.match), remembered)
+    remembered = {int(number): loss for number, loss in kept["losses"].items()}
+    return Point(SkipSet.parse(kept["skip"]).numbers, Quality(**kept["fitted"]), remembered)
 
 
 def read_frontier(knowledge: Knowledge) -> Sequence[FrontierPoint]:

@@ -1,6 +1,7 @@
 """What DISCO's experiments share: prompts, what drafts, what is fitted to a task, and what is measured.
 
-The paper drafts with another, smaller model. Ours is the model itself without some sub-layers, one set for all tasks.
+The paper drafts with another, smaller model. Here it is the model itself without some sub-layers, one set for all
+tasks; or (`--drafter model`) a model of its own, named or cut from the target: the layers of that set are left out.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from typing import Any
 from ...calibrate.fit_once import Fitted
 from ...calibrate.lookahead import DraftCounts, LookaheadFit, LookaheadOptions, check_enough
 from ...calibrate.traces import collect
-from ...calibrate.training import classifier_hits, f1, static_hits, train
-from ...calibrate.tuning import MAX_TOKENS, Candidate, rank
-from ...lookahead.disco import Classifier, artefact_name
-from ...lookahead.oracle import Oracle
+from ...calibrate.training import LABELS, classifier_hits, f1, static_hits, train
+from ...calibrate.tuning import Candidate, Replay, rank
+from ...lookahead.disco import Classifier, Disco, artefact_name
+from ...lookahead.oracle import MAX_TOKENS, Oracle
+from ...profiles.contents import most_promising
 from ...progress import LogProgress
 from ...prompts.arrange import digest, hold_out, in_turn
 from ...prompts.tokens import encoded
-from ...types import FrontierPoint, Prompt
+from ...registry import DRAFTING
+from ...strategies.uniform import spread
+from ...types import FrontierPoint, Prompt, SkipSet
 from .experiment import Found, Unit, Values
 from .workbench import Task, UnitsOf, Workbench, why_missing
 
@@ -29,30 +33,44 @@ TASKS = ("mbpp", "humaneval", "cnn-dm", "alpaca")
 TEACHERS = {"humaneval": "mbpp"}
 """HumanEval has nothing to train with: it goes by what was fitted to MBPP."""
 FITTED = tuple(name for name in TASKS if name not in TEACHERS)
-CLASSIFIER = artefact_name("self")
 HEURISTIC, STATIC_5, STATIC_OPT = "dynHeur SL", "static SL-5", "static SL-opt"
-DISCO, ORACLE, PERPLEXITY = "DISCO", "oracle", "ppl SL-opt"
+DISCO, BY_TV, PERPLEXITY = "DISCO", "DISCO, tv", "ppl SL-opt"
+ORACLE, ORACLE_LENGTH = "oracle", "oracle, told its length"
 FIVE = Candidate("fixed", {"tokens": 5})
 
-MIN_MATCH = 0.7
-"""The paper's oracles keep 2.4 tokens a round or more: their drafts are right at least seven times in ten."""
-_LEAST_FIT_PROMPTS = 8  # of a task, where it has as many: fewer tokens would teach a classifier nothing
+USUAL_LENGTH = 512  # tokens of a text for which what drafts is chosen
 _DRAFT_SHARE = 3.0  # times the seconds of other fits: this one is for all tasks
 
 
+def prompts_of(bench: Workbench, name: str) -> Sequence[Prompt]:
+    """All of a task, in the order of the run: the first are measured, the last are fitted to."""
+    task = bench.task(name, num_measured=len(bench.prompts), num_fit=0)
+    return task.measured if task else ()
+
+
 def fit_prompts(bench: Workbench, name: str) -> Sequence[Prompt]:
-    """That a task, or its teacher, is fitted to."""
-    count = max(_LEAST_FIT_PROMPTS, bench.scale.fit_prompts)
-    task = bench.task(TEACHERS.get(name, name), num_fit=count)
-    return task.fitting if task else ()
+    """Of a task, or of its teacher: as many as are to be learned from, but for those to measure with."""
+    every = prompts_of(bench, TEACHERS.get(name, name))
+    return every[len(every) - min(bench.scale.learn, max(len(every) // 2, len(every) - bench.scale.prompts)) :]
 
 
 def unseen(bench: Workbench, name: str) -> Task:
     """With prompts to measure that nothing was fitted to, in any task: prompts of ours may stand for two data sets."""
-    task = bench.task(name, num_measured=len(bench.prompts), num_fit=0)
+    task = bench.task(name)
     assert task is not None
     known = {prompt.id for other in FITTED for prompt in fit_prompts(bench, other)}
-    return replace(task, measured=[one for one in task.measured if one.id not in known][: bench.scale.prompts])
+    measured = [one for one in prompts_of(bench, name) if one.id not in known]
+    return replace(task, measured=measured[: bench.scale.prompts])
+
+
+def more_prompts(bench: Workbench, own: Sequence[Prompt]) -> list[Prompt]:
+    """To train with, of other kinds, where a task has too few of its own; none that are measured, or like those of a
+    task that another one teaches.
+    """
+    known = [*own, *(one for name in TASKS if bench.task(name) for one in unseen(bench, name).measured)]
+    known += [one for name in TEACHERS for one in prompts_of(bench, name)]
+    ids = {prompt.id for prompt in known}
+    return in_turn(prompt for prompt in bench.prompts if prompt.id not in ids)
 
 
 def per_task(names: Sequence[str], measure: Callable[[Workbench, Task], Values], prefix: str = "") -> UnitsOf:
@@ -88,69 +106,93 @@ def draft(bench: Workbench) -> dict[str, Any]:
     prompts = in_turn(prompt for name in FITTED for prompt in fit_prompts(bench, name))
     seconds = _DRAFT_SHARE * bench.scale.fit_seconds
     found = bench.fit("disco-prune", {"strategy": "prune"}, prompts, seconds).values
-    if skip := chosen_skip(found.get("frontier", ())):
-        return {"strategy": "fixed", "tree": "chain", "settings": {"fixed": {"skip": skip}}}
-    return {"strategy": "uniform", "tree": "chain", "settings": {}}
-
-
-def chosen_skip(frontier: Sequence[Mapping[str, Any]]) -> str:
-    """The cheapest draft that is right as often as the paper's; where none is, the one that skips least."""
-    points = [point for point in map(FrontierPoint.from_json, frontier) if point.skip]
-    points.sort(key=lambda point: len(point.skip))
-    chosen = [*points[:1], *(point for point in points if point.match >= MIN_MATCH)]
-    return str(chosen[-1].skip) if chosen else ""
+    best = most_promising([*map(FrontierPoint.from_json, found.get("frontier", ()))], bench.latency.at(USUAL_LENGTH))
+    skip, num_layers = best.skip if best else SkipSet(), bench.engine.runner.num_layers
+    kind, _, source = bench.scale.drafter.partition("=")
+    if kind == "model":
+        layers = sorted(skip.attention & skip.mlp) or spread(num_layers, 0.5)
+        model = {"source": source} if source else {"without": ",".join(map(str, layers))}
+        return {"strategy": DRAFTING, "drafter": kind, "tree": "chain", "settings": {"model": model}}
+    layers = spread(num_layers, 0.25)
+    settings = {"fixed": {"skip": str(skip or SkipSet.of(layers, layers))}}
+    return {"strategy": "fixed", "drafter": kind, "tree": "chain", "settings": settings}
 
 
 def draft_note(found: Found) -> Iterator[str]:
     for values in list(found.units.values())[:1]:
-        method = values.get("method") or values["fit"]["method"]
-        skip = method["settings"].get("fixed", {}).get("skip", "every fourth layer")
-        yield f"all tasks are drafted by the model itself without {skip}"
+        settings = (values.get("method") or values["fit"]["method"])["settings"]
+        own, model = settings.get("fixed", {}).get("skip"), settings.get("model", {})
+        cut = f"a model of its own, cut from it without the layers {model.get('without')}"
+        yield f"all tasks are drafted by {f'the model itself without {own}' if own else model.get('source') or cut}"
 
 
 def fitted(bench: Workbench, name: str) -> Fitted:
     """The classifier of a task or of its teacher, with what else was chosen; asked the same again, it is read.
 
-    About a quarter of the prompts to fit with is held out, to choose settings with.
+    About a quarter of the task's prompts to fit with is held out, to choose settings with.
     """
     teacher = TEACHERS.get(name, name)
-    prompts = encode_all(bench, teacher, fit_prompts(bench, teacher))
-    check_enough((prompt.domain, prompt.tokens) for prompt in prompts)
+    own = encode_all(bench, teacher, fit_prompts(bench, teacher))
+    check_enough((prompt.domain, prompt.tokens) for prompt in own)
+    fitting, held_out = hold_out(own)
+    fitting += encode_all(bench, teacher, more_prompts(bench, own)[: max(0, bench.scale.learn - len(fitting))])
     method, num_tokens = draft(bench), longer(bench, 2)
-    question = {"prompts": digest(prompts), "tokens": num_tokens, "method": method}
-    artefact = bench.once(f"disco-{teacher}", question, lambda: _fit(bench, method, prompts, num_tokens))
-    return Fitted("disco", artefact.values, {CLASSIFIER: artefact})
+    question = {"prompts": digest([*fitting, *held_out]), "tokens": num_tokens, "method": method}
+    artefact = bench.once(f"disco-{teacher}", question, lambda: _fit(bench, method, fitting, held_out, num_tokens))
+    return Fitted("disco", artefact.values, {artefact_name(method["drafter"]): artefact})
 
 
-def _fit(bench: Workbench, method: Mapping[str, Any], prompts: Sequence[Prompt], num_tokens: int) -> dict[str, Any]:
-    """As the profile keeps a classifier, but with settings chosen by replay alone, as those of the other rules are."""
-    fitting, held_out = hold_out(prompts)
-    progress = LogProgress(bench.say, f"disco, {prompts[0].domain}")
-    work = LookaheadFit(bench.fork(), method, LookaheadOptions(num_tokens, math.inf), progress, bench.say)
+def _fit(
+    bench: Workbench, method: Mapping[str, Any], fitting: Sequence[Prompt], held_out: Sequence[Prompt], num_tokens: int
+) -> dict[str, Any]:
+    """As the profile keeps a classifier, but with settings chosen by replay alone, as those of the other rules are.
+
+    `tv`: another one, trained by the overlap of both distributions.
+    """
+    progress = LogProgress(bench.say, f"disco, {fitting[0].domain}")
+    options = LookaheadOptions(num_tokens, math.inf, MAX_TOKENS)
+    work = LookaheadFit(bench.fork(), method, options, progress, bench.say)
     training, validation = work.collect(fitting, "to train with"), work.collect(held_out, "to tune with")
-    classifier, replay = train(training, validation), work.replay(validation, held_out)
-    classifier = replace(classifier, **rank("disco", replay, classifier)[0].options)
+    replay = work.replay(validation, held_out)
+    match, tv = (_tuned(train(training, validation, label), replay) for label in LABELS)
     return {
-        **work.facts(classifier),
-        **classifier.arrays(),
+        **work.facts(match),
+        **match.arrays(),
         "method": dict(method),
+        "tv": tv.values(),
+        **{f"tv {name}": array for name, array in tv.arrays().items()},
         "best": {name: dict(rank(name, replay)[0].options) for name in ("fixed", "perplexity")},
         "match": DraftCounts.of([*training, *validation]).kept_share,
-        "num_train": len(fitting),
+        "num_train": len(training),
+        "num_train_tokens": sum(map(len, training)),
         "num_validation": len(held_out),
     }
+
+
+def _tuned(classifier: Classifier, replay: Replay) -> Classifier:
+    return replace(classifier, **rank("disco", replay, classifier)[0].options)
+
+
+def classifiers(known: Fitted) -> dict[str, Classifier]:
+    """By label."""
+    (artefact,) = known.artefacts.values()
+    content = artefact.content
+    by_tv = {name.removeprefix("tv "): array for name, array in content.items() if name.startswith("tv ")}
+    return {"match": Classifier.read(content), "tv": Classifier.read({**content["tv"], **by_tv})}
 
 
 def methods(known: Fitted, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Rules by the paper's names, all with the same drafts."""
     method, best = known.facts["method"], known.facts["best"]
     every = {
-        HEURISTIC: {**method, "lookahead": "heuristic"},
+        HEURISTIC: Candidate("heuristic", {"max_tokens": MAX_TOKENS}).method(method),
         STATIC_5: FIVE.method(method),
         STATIC_OPT: Candidate("fixed", best["fixed"]).method(method),
         PERPLEXITY: Candidate("perplexity", best["perplexity"]).method(method),
         DISCO: {**method, "lookahead": "disco"},
+        BY_TV: {**method, "lookahead": Disco.of(classifiers(known)["tv"])},
         ORACLE: {**method, "lookahead": "oracle"},
+        ORACLE_LENGTH: {**method, "lookahead": "oracle-length"},
     }
     return {name: every[name] for name in names}
 
@@ -158,9 +200,10 @@ def methods(known: Fitted, names: Sequence[str]) -> dict[str, dict[str, Any]]:
 def fit_notes(found: Found) -> Iterator[str]:
     for unit, one in found.units.items():
         fit, best = one["fit"], one["fit"]["best"]
-        chosen = {STATIC_OPT: best["fixed"], PERPLEXITY: best["perplexity"], DISCO: fit}
-        told = [f"{name} {_spelled(options)}" for name, options in chosen.items()]
-        yield f"{unit}: {fit['match']:.0%} of drafted tokens were right where it was fitted; chosen: {', '.join(told)}"
+        chosen = {STATIC_OPT: best["fixed"], PERPLEXITY: best["perplexity"], DISCO: fit, BY_TV: fit.get("tv")}
+        told = [f"{name} {_spelled(options)}" for name, options in chosen.items() if options]
+        where = f"where it was fitted, to {fit['num_train']} prompts ({fit.get('num_train_tokens', '-')} tokens)"
+        yield f"{unit}: {fit['match']:.0%} of drafted tokens were right {where}; chosen: {', '.join(told)}"
 
 
 def _spelled(options: Mapping[str, Any]) -> str:
@@ -171,9 +214,10 @@ def _spelled(options: Mapping[str, Any]) -> str:
 
 
 def compare(bench: Workbench, task: Task, rules: Sequence[str], temperature: float | None = None) -> Values:
-    """Rules in turns on the prompts of a task; a temperature stands in its label."""
-    known = fitted(bench, task.name)
-    values = bench.measure(task, methods(known, rules), knows=[known], temperature=temperature or 0.0)
+    """Rules in turns on the prompts of a task. A temperature stands in its label, and rejection tests the drafts."""
+    known, tested = fitted(bench, task.name), {"acceptance": "rejection"} if temperature else {}
+    asked = {name: {**method, **tested} for name, method in methods(known, rules).items()}
+    values = bench.measure(task, asked, knows=[known], temperature=temperature or 0.0)
     where = "" if temperature is None else f", T = {temperature:g}"
     transfer = ", transfer learning" if task.name in TEACHERS else ""
     return {**values, "task": task.label + transfer + where, "fit": known.facts}
@@ -182,15 +226,15 @@ def compare(bench: Workbench, task: Task, rules: Sequence[str], temperature: flo
 def count_hits(bench: Workbench, task: Task) -> Values:
     """What rules say of drafted tokens, by text, on the prompts that are measured: they neither trained nor chose."""
     known = fitted(bench, task.name)
-    classifier = Classifier.read(known.artefacts[CLASSIFIER].content)
+    by_label = classifiers(known)
     prompts, progress = encode_all(bench, task.name, task.measured), LogProgress(bench.say, "disco")
     traces = collect(bench.fork(), known.facts["method"], prompts, longer(bench, 2), progress)
     lengths = {length: [static_hits(trace, length) for trace in traces] for length in range(1, MAX_TOKENS + 1)}
     hits = {
         "static": lengths[known.facts["best"]["fixed"]["tokens"]],
-        "disco": [classifier_hits(classifier, trace) for trace in traces],
+        "disco": [classifier_hits(by_label["match"], trace) for trace in traces],
+        "tv": [classifier_hits(by_label["tv"], trace) for trace in traces],
         "any static": max(lengths.values(), key=f1),
-        "at half": [classifier_hits(classifier, trace, 0.5) for trace in traces],
     }
     num_tokens = sum(int(trace.is_drafted.sum()) for trace in traces)
     return {"task": task.label, "hits": hits, "num_tokens": num_tokens, "fit": known.facts}

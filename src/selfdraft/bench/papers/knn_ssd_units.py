@@ -3,11 +3,13 @@
 Every domain has one skip set, found by the same search in the same time, and all methods draft alike (chains of up to
 12 tokens that stop below a confidence of 0.8), also where plain decoding would be faster: only the choice of the set
 differs. `ssd-fixed` has the set of the first task, `ssd-mixed` one of all tasks, `knn` that of the nearest domain.
+Sets are those of `prune`; in the unit of the paper's search they are Bayesian (`knn.paper`), all three from one fit.
 """
 
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +34,6 @@ from ...strategies.kmeans import MAX_COUNT, kmeans, silhouettes
 from ...types import Prompt, SkipSet
 from ..charts import plane
 from .experiment import MEASURED, Unit, Values
-from .swift_methods import self_sd_fit
 from .workbench import Methods, Task, UnitsOf, Workbench, labels, why_missing
 
 TASKS = ("cnn-dm", "gsm8k", "tinystories", "wmt", "sql")
@@ -87,34 +88,61 @@ class Domains:
         """For the units that went by it."""
         return {"fit": {**self.fitted.facts, "num_sets": len(self.sets)}, "sets": self.sets}
 
+    @property
+    def equal_sets(self) -> dict[str, str]:
+        """One of each domain that has any, all of about the usual size: else sizes would decide, not domains."""
+        found = {one.name: [SkipSet.parse(point["skip"]) for point in one.found["frontier"]] for one in self.domains}
+        known = {name: skips for name, skips in found.items() if any(skips)}
+        usual = statistics.median_low([len(SkipSet.parse(self.sets[name])) for name in known]) if known else 0
+        size = min([usual, *(max(map(len, skips)) for skips in known.values())])
+        return {name: str(min(skips, key=lambda skip: abs(len(skip) - size))) for name, skips in known.items()}
+
     def knows(self, without: str = "") -> Fitted:
         """As the paper has it: one set a domain, no strangers. `without`: a domain that it shall not know."""
         domains = []
         for one in self.domains:
-            points = [point for point in one.found["frontier"] if point["skip"] == self.sets[one.name]]
+            points = [point for point in one.found.get("frontier", ()) if point["skip"] == self.sets[one.name]]
             if one.name != without:
-                domains.append(replace(one, found={"frontier": points}, threshold=NO_THRESHOLD))
+                found = {**one.found, **({"frontier": points} if points else {})}
+                domains.append(replace(one, found=found, threshold=NO_THRESHOLD))
         content = {**self.fitted.artefacts[KNN].content, **pack(domains)}
         return replace(self.fitted, artefacts={KNN: Artefact.of(content)})
 
 
-def fit_tasks(bench: Workbench) -> Domains:
+def fit_tasks(bench: Workbench, **options: Any) -> Domains:
     tasks = tasks_of(bench)
-    return fit(bench, "knn-ssd", in_turn(one for task in tasks for one in task.fitting), len(tasks))
+    name = "-".join(["knn-ssd", *options])
+    return fit(bench, name, in_turn(one for task in tasks for one in task.fitting), len(tasks), **options)
 
 
-def fit(bench: Workbench, name: str, prompts: Sequence[Prompt], num_domains: int, clusters: int = 0) -> Domains:
+def fit(bench: Workbench, name: str, prompts: Sequence[Prompt], num_domains: int, **options: Any) -> Domains:
     """Each search, the general one included, has the seconds of a fit, and so have the vectors."""
     scale = bench.scale
-    settings = {"search": SEARCH, "clusters": clusters, "search_prompts": max(len(TASKS), scale.fit_prompts)}
-    method = {"strategy": KNN, "settings": {KNN: settings}}
+    settings = {"search_prompts": max(len(TASKS), scale.fit_prompts), **options}
     seconds = (num_domains + (num_domains > 1) + 1) * scale.fit_seconds
-    found = bench.fit(name, method, prompts, seconds, max(1, scale.fit_tokens // 2))
+    found = bench.fit(name, {"strategy": KNN, "settings": {KNN: settings}}, prompts, seconds)
     if found.facts["error"] is not None:
         raise ProfileError(f"knn could not be fitted: {found.facts['error']}")
-    rows = read_domains(found.values, Where(bench.latency, bench.engine.runner.num_layers, USUAL_LENGTH)).rows
-    sets = {one.name: str(one.found.skip) if one.found else "" for one in rows}
-    return Domains(found, unpack(found.artefacts[KNN].content), sets)
+    return Domains(found, unpack(found.artefacts[KNN].content), _sets(bench, found.values))
+
+
+def _sets(bench: Workbench, found: Mapping[str, Any]) -> dict[str, str]:
+    """Of frontiers what promises most; of Bayesian sets the fastest that drafts."""
+    if found["search"] == SEARCH:
+        rows = read_domains(found, Where(bench.latency, bench.engine.runner.num_layers, USUAL_LENGTH)).rows
+        return {one.name: str(one.found.skip) if one.found else "" for one in rows}
+    return {name: one["skip"] or "" for name, one in _tried(found).items()}
+
+
+def _tried(found: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Of each Bayesian search: the fastest set that drafts, its speed and the plain one, and how many were tried."""
+    parts = {**{one["name"]: one["found"] for one in found["domains"]}, GENERAL: found["general"]}
+    known = {name: part["sets"]["mixed"] for name, part in parts.items()}
+    nothing = {"skip": None, "tokens_per_second": None}
+    return {
+        name: {**(one["drafting"] or nothing), "plain": one["plain"], "num_steps": one["num_tried"]}
+        for name, one in known.items()
+    }
 
 
 def _alike(strategy: str, **options: Any) -> dict[str, Any]:
@@ -122,7 +150,7 @@ def _alike(strategy: str, **options: Any) -> dict[str, Any]:
     return {"strategy": strategy, "lookahead": "confidence", "drafter": "self", "tree": "chain", "settings": settings}
 
 
-KNN_METHOD = _alike(KNN, search=SEARCH, always=True)
+KNN_METHOD, BAYESIAN = _alike(KNN, search=SEARCH, always=True), _alike(KNN, paper=True)
 
 
 def one_set(skip: str | None) -> dict[str, Any]:
@@ -130,9 +158,9 @@ def one_set(skip: str | None) -> dict[str, Any]:
     return _alike("fixed", skip=skip) if skip else {"strategy": OFF}
 
 
-def three_methods(known: Domains, first: str) -> Methods:
+def three_methods(known: Domains, first: str, knn: Mapping[str, Any] = KNN_METHOD) -> Methods:
     """`first`: the domain whose set `ssd-fixed` has."""
-    return {FIXED: one_set(known.sets[first]), MIXED: one_set(known.sets[GENERAL]), KNN: KNN_METHOD}
+    return {FIXED: one_set(known.sets[first]), MIXED: one_set(known.sets[GENERAL]), KNN: knn}
 
 
 def route(bench: Workbench, knows: Fitted, prompts: Sequence[Prompt]) -> list[tuple[str, float]]:
@@ -177,13 +205,14 @@ def papers_search_unit(bench: Workbench) -> list[Unit]:
 
 
 def _by_papers_search(bench: Workbench) -> Values:
-    """Of each search the fastest set that drafts, as in the paper."""
-    tasks = tasks_of(bench)
-    prompts = {FIXED: tasks[0].fitting, MIXED: in_turn(one for task in tasks for one in task.fitting)}
-    tried = {arm: self_sd_fit(bench, f"knn-{arm}", own) for arm, own in prompts.items()}
-    methods = {f"{arm}, Bayesian": one_set(tried[arm]["skip"]) for arm in tried}
+    tasks, known = tasks_of(bench), fit_tasks(bench, paper=True)
+    methods = {bayesian(arm): one for arm, one in three_methods(known, tasks[0].name, BAYESIAN).items()}
     stream = mixed_prompts([one for task in tasks for one in task.measured], 1.0, bench.seed)
-    return {**bench.compare(methods, stream), "tried": tried}
+    return {**bench.compare(methods, stream, knows=[known.knows()]), "tried": _tried(known.fitted.values)}
+
+
+def bayesian(arm: str) -> str:
+    return f"{arm}, Bayesian"
 
 
 # ----------------------------------------------------------------------------------------- domains: figures 2 and 5
@@ -194,12 +223,12 @@ def each_task(measure: Callable[[Workbench, Task], Values], prefix: str = "", na
 
 
 def on_task(bench: Workbench, task: Task) -> Values:
-    """An arm by the name of each set; sets that are the same are measured once.
+    """An arm by the name of each set, all of one size; sets that are the same are measured once.
 
     `match`: how often each meets the target's choice, given the text.
     """
     known = fit_tasks(bench)
-    skips = {one.name: skip for one in known.domains if (skip := known.sets[one.name])}
+    skips = known.equal_sets
     compared = bench.compare({skip: one_set(skip) for skip in skips.values()}, task.measured)
     found: Measured = compared[MEASURED]
     named = [replace(record, arm=name) for name, skip in skips.items() for record in found.of(skip)]
@@ -207,7 +236,7 @@ def on_task(bench: Workbench, task: Task) -> Values:
     scored = ScoredTexts(bench.engine.runner, texts)
     match = {name: scored.match(SkipSet.parse(skip)) for name, skip in skips.items() if scored.texts}
     measured = Measured([*found.of(OFF), *named], found.machine, found.seed)
-    return {**compared, MEASURED: measured, "task": task.label, "match": match, **known.values}
+    return {**compared, MEASURED: measured, "task": task.label, "match": match, **known.values, "sets": skips}
 
 
 def num_routed(bench: Workbench) -> int:
@@ -298,8 +327,9 @@ def math_units(name: str, measure: Callable[[Workbench, Task, Domains], Values])
         task = bench.task("math", max(bench.scale.prompts, FEW_PROMPTS * count), num_fit)
         if task is None:
             return missing_units(bench, ["math"])
-        asked = (len(by_domain(task.fitting)),) if is_labelled(task) else (count, count)
-        return [Unit(name, lambda: measure(bench, task, fit(bench, "knn-ssd-math", task.fitting, *asked)))]
+        count, clusters = (len(by_domain(task.fitting)), 0) if is_labelled(task) else (count, count)
+        known = partial(fit, bench, "knn-ssd-math", task.fitting, count, clusters=clusters)
+        return [Unit(name, lambda: measure(bench, task, known()))]
 
     return units
 

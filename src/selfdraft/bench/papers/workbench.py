@@ -89,7 +89,8 @@ class Scale:
     """How much is done of what the papers did. `prompts`, `fit_prompts`: of each task, to measure and to fit with.
 
     `tokens`: new ones of a text; `fit_seconds`, `fit_tokens`: what fitting a method may take, and of how much text;
-    `runs`: of each text; `asked`: which of these the caller gave, for main tables as well.
+    `runs`: of each text; `learn`: prompts that DISCO's classifier is trained on; `drafter`: what drafts there (self,
+    model, model=NAME); `asked`: which of these the caller gave, for main tables as well.
     """
 
     prompts: int
@@ -99,6 +100,8 @@ class Scale:
     fit_tokens: int
     runs: int = 1
     is_quick: bool = False
+    learn: int = 200
+    drafter: str = "self"
     asked: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +114,7 @@ class Scale:
         return replace(self, **{name: value for name, value in vars(main).items() if name not in self.asked})
 
 
-QUICK = Scale(prompts=1, fit_prompts=1, tokens=24, fit_seconds=12.0, fit_tokens=96, is_quick=True)
+QUICK = Scale(prompts=1, fit_prompts=1, tokens=24, fit_seconds=12.0, fit_tokens=96, is_quick=True, learn=8)
 WHOLE = Scale(prompts=8, fit_prompts=8, tokens=256, fit_seconds=60.0, fit_tokens=1024)
 QUICK_SECONDS = 540.0
 """What a quick recipe takes at most, so that with loading it is less than ten minutes."""

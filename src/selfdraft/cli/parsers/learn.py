@@ -63,6 +63,8 @@ def add_calibrate(commands: Any) -> None:
     for axis in ("drafter", "tree"):
         text = f"{AXIS_HELP[axis]}: {', '.join(AXES[axis])}"
         completes(group.add_argument(f"--{axis}", metavar="NAME", help=text), AXES[axis])
+    longest = "the longest drafts to try (default: 15; a pass verifies 62 at most)"
+    group.add_argument("--max-tokens", metavar="N", type=count, help=longest)
     labels = "of disco: equal tokens (default), or total variation"
     group.add_argument("--label", choices=("match", "tv"), help=labels)
     group.add_argument("--json", action="store_true", help="print one JSON document instead of a table")

@@ -155,6 +155,12 @@ examples:
 """
 
 
+def _drafter(text: str) -> str:
+    if text.partition("=")[0] not in ("self", "model") or text.startswith("self="):
+        raise argparse.ArgumentTypeError(f"must be self, model or model=NAME, got {text!r}")
+    return text
+
+
 def add_reproduce(commands: Any) -> None:
     text = "the papers' experiments on a model"
     about = "The papers' experiments at the scale of a model, published numbers beside ours."
@@ -169,6 +175,9 @@ def add_reproduce(commands: Any) -> None:
     add("--prompts", metavar="FILE", nargs="+", default=[], help=lines)
     per_task = "prompts of each task (default: 8, of main tables 16; with --quick: what there is time for)"
     add("--per-task", **number, help=per_task)
+    add("--learn", **number, help="of disco: prompts to train its classifier with (default: 200; with --quick: 8)")
+    drafter = "of disco: what drafts: self, model (cut from the target), model=NAME (default: self)"
+    add("--drafter", metavar="NAME", type=_drafter, help=drafter)
     add("--max-new-tokens", **number, help="default: 256, of main tables as the paper; with --quick: 24")
     add("--fit-seconds", metavar="N", type=seconds, help="for fitting a method (default: 60; with --quick: 12)")
     runs = "measure each text N times: intervals then hold the machine's own spread (default: 1, of main tables 3)"
