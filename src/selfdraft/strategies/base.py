@@ -17,6 +17,7 @@ class PlainStrategy:
 
     Options: ClassVar[type[Any]]
     pairs_with: ClassVar[Mapping[str, Any]] = {}
+    paper_pairs_with: ClassVar[Mapping[str, Any]] = {}
     can_fit: ClassVar[bool] = False
     learns_online: ClassVar[bool] = False
     practice: ClassVar[Mapping[str, Any]] = {}

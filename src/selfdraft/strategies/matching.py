@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -10,8 +11,33 @@ from ..passes import States
 from ..protocols import Probe
 
 
+@dataclass(frozen=True)
+class Matched:
+    """What sub-networks say of tokens that are known."""
+
+    hits: torch.Tensor  # [sets, tokens] bool: the sub-network's choice is the wanted token
+    log_probs: torch.Tensor  # [sets, tokens] float32: of the wanted token under the sub-network
+
+
+def matched(probe: Probe, skips: Sequence[Collection[int]], wanted: Sequence[int]) -> Matched:
+    """`wanted`: what follows each probed token in the text."""
+    states = _through(probe, skips)
+    following = torch.tensor(list(wanted), device=states.hidden.device)
+    hits, log_probs = [], []
+    for row in range(len(skips)):  # scores of all rows at once would not fit
+        scores = probe.scores(states.pick([row]))[0]
+        hits.append(scores.argmax(-1) == following)
+        log_probs.append(scores.float().log_softmax(-1).gather(-1, following[:, None])[:, 0])
+    return Matched(torch.stack(hits), torch.stack(log_probs))
+
+
 def choices(probe: Probe, skips: Sequence[Collection[int]]) -> torch.Tensor:
     """[skip sets, tokens]: after each token, what the model without these sub-layers, by number, would say."""
+    states = _through(probe, skips)
+    return torch.stack([probe.scores(states.pick([row]))[0].argmax(-1) for row in range(len(skips))])
+
+
+def _through(probe: Probe, skips: Sequence[Collection[int]]) -> States:
     states = probe.begin()
     if len(skips) > 1:
         states = states.pick([0] * len(skips))
@@ -26,7 +52,7 @@ def choices(probe: Probe, skips: Sequence[Collection[int]]) -> torch.Tensor:
             states = behind_all(probe, number, states, masks[number])
         else:
             states = behind_some(probe, number, states, is_skipped)
-    return torch.stack([probe.scores(states.pick([row]))[0].argmax(-1) for row in range(len(skips))])
+    return states
 
 
 def behind_some(probe: Probe, number: int, states: States, is_skipped: Sequence[bool]) -> States:
