@@ -23,7 +23,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "clasp": {"interval": 5, "budget": 1.0},
     "knapspec": {"interval": 5, "budget": 1.0},
     "prune": {"always": True},
-    "swift": {"window": 4, "budget": 1.0, "always": True},
+    "swift": {"window": 4, "budget": 1.0, "always": True, "ratio": 0.7, "min_ratio": 0.7, "max_ratio": 0.7},
     "knn": {"always": True},
     "lookup": {"min_ngram": 1},
     "ngram-pool": {"window": 4, "ngram": 3},

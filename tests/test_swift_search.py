@@ -4,29 +4,47 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import torch
 
+import learned
+from selfdraft.economics import LatencyFit, Line
 from selfdraft.strategies.bayes import Point, Search
 from selfdraft.strategies.draft_switch import GLANCE, MAX_RETRY, RETRY, TRIAL, DraftSwitch
-from selfdraft.strategies.swift_search import SNAPSHOTS, Optimisation, SwiftOptions, uniform
+from selfdraft.strategies.matching import Matched
+from selfdraft.strategies.swift_search import SNAPSHOTS, Optimisation, Published, Ranked, SwiftOptions, evenly, size_of
 
 NUM_LAYERS = 12
 UNIVERSE = set(range(2, 2 * NUM_LAYERS - 2))
-IDLE = frozenset(range(3, 13))
+IDLE = frozenset(range(3, 12))
 """As many sub-layers as ratio 0.45 skips."""
-ENOUGH_TOKENS = 384
+FIT = learned.latency(
+    num_layers=NUM_LAYERS,
+    attention=Line(0.0, 1e-3),
+    plain=Line(0.0, 36.5e-3),
+    verify=(Line(0.0, 36.5e-3), Line(0.0, 40e-3)),
+)
+"""An MLP takes twice the seconds of an attention, a verification little more than a plain pass."""
 
 
 def planted(point: Point) -> float:
-    return len(point & IDLE) / len(IDLE)
+    return 1 - 0.1 * len(point - IDLE)
 
 
-def begun(paper: bool = False, **options: Any) -> Optimisation:
-    usual = {"enough": 1.0, "patience": 10**6, "max_steps": 10**6, "candidates": 0 if paper else 4}
-    return Optimisation(NUM_LAYERS, SwiftOptions(paper=paper, **{**usual, **options}).rules)
+def scored(scores: Sequence[float], num_tokens: int = 64) -> Matched:
+    """Of each set as many hits as the score says, evenly spread, and the log-probability of every token."""
+    told = torch.tensor(scores)[:, None]
+    hits = (torch.arange(1, num_tokens + 1) * told).floor() > (torch.arange(num_tokens) * told).floor()
+    return Matched(hits, told.expand(-1, num_tokens))
+
+
+def begun(paper: bool = False, fit: LatencyFit | None = None, **options: Any) -> Published | Ranked:
+    usual = {"enough": 1.0, "patience": 10**6, "max_steps": 10**6, "candidates": 4}
+    rules = SwiftOptions(paper=paper, **{**usual, **options}).rules(is_recorded=False)
+    return Published(NUM_LAYERS, rules) if paper else Ranked(NUM_LAYERS, rules, fit or FIT)
 
 
 def go_on(search: Optimisation, num_steps: int, score: Callable[[Point], float] = planted) -> list[list[Point]]:
@@ -37,9 +55,18 @@ def go_on(search: Optimisation, num_steps: int, score: Callable[[Point], float] 
         if not points:
             break
         asked.append(points)
-        scores = [score(point) for point in points]
-        search.judge(points, scores, scores if search._options.held_out else [], 32)
+        search.judge(points, scored([score(point) for point in points]), 32)
     return asked
+
+
+def ranked(**options: Any) -> Ranked:
+    """Ours after its first steps, with a set that is neither the best nor the worst."""
+    search = begun(**options)
+    assert isinstance(search, Ranked)
+    while search.matchness is None:
+        points = search.candidates()
+        search.judge(points, scored([0.5 - 0.001 * abs(len(point) - 9) for point in points]), 32)
+    return search
 
 
 both = pytest.mark.parametrize("paper", [True, False], ids=["paper", "ours"])
@@ -48,23 +75,27 @@ both = pytest.mark.parametrize("paper", [True, False], ids=["paper", "ours"])
 # ------------------------------------------------------------------------------------------------ what is asked for
 
 
-@both
-def test_it_begins_uniform_and_keeps_its_size(paper: bool) -> None:
-    search = begun(paper)
-    assert search.skipped == uniform(NUM_LAYERS, 0.45)
-    assert len(search.skipped) == 10
+@pytest.mark.parametrize(("num_layers", "ratio", "size"), [(40, 0.45, 34), (80, 0.5, 78), (28, 0.45, 23), (2, 0.9, 0)])
+def test_sizes_are_those_of_the_authors_code(num_layers: int, ratio: float, size: int) -> None:
+    """Their published sets of Llama-2 have 20 + 14 sub-layers for 13B, 41 + 37 for 70B."""
+    assert size_of(num_layers, ratio) == len(evenly(num_layers, size)) == size
+    options = SwiftOptions(paper=True, ratio=ratio).rules(is_recorded=True)
+    assert len(Published(num_layers, options).skipped) == size
+
+
+def test_the_papers_begins_evenly_and_keeps_its_size() -> None:
+    search = begun(paper=True)
+    assert search.skipped == evenly(NUM_LAYERS, 9)
     asked = go_on(search, 80)
-    assert asked[0][0] == uniform(NUM_LAYERS, 0.45)
-    candidates = [point for points in asked for point in (points if paper else points[1:])]
-    assert len(candidates) == len(set(candidates)) == 80, "nothing twice"
-    assert all(len(point) == 10 for point in candidates)
+    assert asked[0] == [evenly(NUM_LAYERS, 9)]
+    candidates = [point for points in asked for point in points]
+    assert len(candidates) == len(set(candidates)) == 80, "nothing twice, one in a step"
+    assert all(len(point) == 9 for point in candidates)
     assert set().union(*candidates) <= UNIVERSE, "the first and the last layer run"
-    assert {len(points) for points in asked} == ({1} if paper else {5})
 
 
-@both
 @pytest.mark.parametrize("interval", [25, 7])
-def test_every_so_many_steps_are_bayesian(paper: bool, interval: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_is_bayesian_now_and_then(interval: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Point | None] = []
     suggest = Search.suggest
 
@@ -73,38 +104,62 @@ def test_every_so_many_steps_are_bayesian(paper: bool, interval: int, monkeypatc
         return calls[-1]
 
     monkeypatch.setattr(Search, "suggest", noted)
-    search = begun(paper, interval=interval)
-    go_on(search, 100)
-    asked = [point for point, _ in search._search.observations]
+    search = begun(paper=True, interval=interval)
+    asked = [points[0] for points in go_on(search, 100)]
     assert calls == asked[interval - 1 :: interval]
     assert len(calls) == 100 // interval
 
 
-def test_ours_looks_near_the_set_in_use() -> None:
-    """The paper's candidates are random: of ten members some four differ."""
-    distances = {}
-    for paper in (True, False):
-        search = begun(paper, interval=10**6)
-        first = search.skipped
-        asked = go_on(search, 80, lambda point, first=first: float(point == first))
-        found = [len(first - point) for points in asked for point in points if point != first]
-        distances[paper] = sum(found) / len(found)
-    assert distances[False] < 2.5 < 3.5 < distances[True]
+def test_ours_ranks_every_sub_layer_then_compares_sizes_then_changes_a_little() -> None:
+    search = begun(candidates=8)
+    asked = go_on(search, 20)
+    assert [points[0] for points in asked[:3]] == [frozenset()] * 3, "beside the target"
+    singles = [point for points in asked[:3] for point in points[1:]]
+    assert sorted(map(sorted, singles)) == [[number] for number in sorted(UNIVERSE)]
+    assert [len(points) for points in asked[:3]] == [9, 9, 5]
+    assert asked[3][0] == evenly(NUM_LAYERS, 9), "beside what was there"
+    assert [len(point) for point in asked[3][1:]] == [2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert all(point <= IDLE or len(point) > 9 for point in asked[3][1:]), "those that lose least"
+    sets = [point for points in asked[4:] for point in points]
+    assert {len(point) for point in sets} == {len(search.skipped)}
+    assert set().union(*sets) <= UNIVERSE
+    distances = [len(points[0] - point) for points in asked[4:] for point in points[1:]]
+    assert min(distances) >= 1
+    assert sum(distances) / len(distances) < 2.5
 
 
-@both
-def test_where_every_set_was_scored_it_is_over(paper: bool) -> None:
-    search = Optimisation(5, SwiftOptions(paper=paper, enough=1.0, candidates=3).rules)
+def test_losses_are_weighed_by_the_seconds_they_save() -> None:
+    """An MLP takes twice the seconds here: it may lose up to twice as much."""
+    for lost, is_mlp_first in ((1.9, True), (3.0, False)):
+        search = begun(candidates=20, min_ratio=0.1, max_ratio=0.1)
+        points = search.candidates()
+        scores = [1 - sum(0.01 * (lost if number % 2 else 1.0) for number in point) for point in points]
+        search.judge(points, scored(scores), 32)
+        (found,) = search.candidates()[1:]
+        assert {number % 2 == 1 for number in found} == {is_mlp_first}
+
+
+@pytest.mark.parametrize("paper", [True, False], ids=["paper", "ours"])
+def test_where_nothing_is_left_to_try_it_is_over(paper: bool) -> None:
+    options = SwiftOptions(
+        paper=paper, ratio=0.7, enough=1.0, candidates=3, min_ratio=0.7 if paper else 1.0, max_ratio=1
+    )
+    rules = options.rules(is_recorded=False)
+    search = Published(5, rules) if paper else Ranked(5, rules, learned.latency())
     go_on(search, 1000, lambda point: 0.5)
     assert search.is_over
     assert search.candidates() == []
-    assert len({point for point, _ in search._search.observations}) == 15, "four of six"
+    if paper:
+        assert len({point for point, _ in search._search.observations}) == 15, "four of six"
+    else:
+        assert len(search.skipped) == 6, "all of them, which cannot be changed"
 
 
 def test_where_nothing_can_be_skipped_there_is_no_search() -> None:
     for num_layers, ratio in ((1, 0.9), (2, 0.45), (10, 0.0)):
-        search = Optimisation(num_layers, SwiftOptions(ratio=ratio))
-        assert (search.skipped, search.phase, search.progress) == (frozenset(), "accelerate", 1.0)
+        options = SwiftOptions(ratio=ratio, max_ratio=ratio).rules(is_recorded=False)
+        for search in (Published(num_layers, options), Ranked(num_layers, options, learned.latency())):
+            assert (search.skipped, search.phase, search.progress) == (frozenset(), "accelerate", 1.0)
 
 
 # ------------------------------------------------------------------------------------------------ what is believed
@@ -112,62 +167,60 @@ def test_where_nothing_can_be_skipped_there_is_no_search() -> None:
 
 def test_the_papers_rule_keeps_the_best_ever() -> None:
     search = begun(paper=True)
-    scores = iter([0.3, 0.5, 0.5, 0.4, 0.6, 0.1, 0.59])
-    asked, news = [], []
-    for score in scores:
+    asked, told = [], []
+    for score in (0.25, 0.5, 0.5, 0.375, 0.625, 0.125, 0.59375):
         points = search.candidates()
         asked += points
-        news.append(search.judge(points, [score]))
-    assert (search.skipped, search.matchness) == (asked[4], 0.6)
-    assert news == [False, True, False, False, True, False, False], "the first is the set in use already"
+        told.append(search.judge(points, scored([score])))
+    assert (search.skipped, search.matchness) == (asked[4], 0.625)
+    assert told == [0.25, 0.5, 0.5, 0.375, 0.625, 0.125, 0.59375]
     assert search.num_idle == 2
 
 
+def halves(searched: Sequence[float], held_out: Sequence[Sequence[float]]) -> Matched:
+    """Log-probabilities: those of the first half all alike."""
+    second = torch.tensor(held_out)
+    first = torch.tensor(searched)[:, None].expand(-1, second.shape[1])
+    return Matched(torch.zeros(len(searched), 2 * second.shape[1], dtype=torch.bool), torch.cat((first, second), 1))
+
+
 @pytest.mark.parametrize(
-    ("searched", "held_out", "taken", "matchness"),
+    ("searched", "held_out", "taken"),
     [
-        ([0.4, 0.9, 0.5], [0.6, 0.59, 0.9], 0, 0.6),  # worse on tokens that it was not chosen by
-        ([0.4, 0.9, 0.5], [0.6, 0.6, 0.9], 1, 0.6),
-        ([0.4, 0.5, 0.9], [0.6, 0.9, 0.7], 2, 0.6),  # the one that the searched half says, not the held-out one
-        ([0.4, 0.4, 0.4], [0.6, 0.9, 0.9], 0, 0.6),
-        ([0.4, 0.9, 0.9], [0.6, 0.7, 0.8], 2, 0.6),
+        ([-4, -1, -3], [[-2, -2], [-2.1, -2.1], [-1, -1]], 0),  # worse on tokens that it was not chosen by
+        ([-4, -1, -3], [[-2, -2], [-1.9, -1.9], [-1, -1]], 1),
+        ([-4, -1, -3], [[-2, -2], [-2, -2], [-1, -1]], 0),  # it must gain something
+        ([-4, -3, -1], [[-2, -2], [-1, -1], [-1.5, -1.5]], 2),  # the one that the searched half says
+        ([-4, -4, -4], [[-2, -2], [-1, -1], [-1, -1]], 0),
+        ([-4, -1, -3], [[-2, -2], [-1.0, -2.8], [-1, -1]], 0),  # its gain is less than its error
     ],
 )
-def test_ours_believes_by_held_out_tokens(
-    searched: list[float], held_out: list[float], taken: int, matchness: float
-) -> None:
-    search = begun(candidates=2)
-    points = search.candidates()
-    assert search.judge(points, searched, held_out, 32) == (taken > 0)
+def test_ours_believes_by_held_out_tokens(searched: list[float], held_out: list[list[float]], taken: int) -> None:
+    search = ranked(candidates=2)
+    points, idle, matchness, search.gain = search.candidates(), search.num_idle, search.matchness, 0.0
+    search.judge(points, halves(searched, held_out), 0)
     assert search.skipped == points[taken]
-    assert search.matchness == pytest.approx(matchness)
-    assert search.num_idle == (0 if taken else 2)
+    assert search.num_idle == (0 if taken else idle + 1)
+    assert search.matchness == matchness, "no new token"
+    assert search.gain == pytest.approx(held_out[taken][0] - held_out[0][0], abs=1e-6)
 
 
 def test_a_lucky_window_is_forgotten() -> None:
     """By the paper it would be kept for ever."""
-    search = begun()
-    go_on(search, 4, lambda point: 1.0)
+    search = ranked(max_ratio=0.45, min_ratio=0.45)
+    go_on(search, search.step + 1, lambda point: 1.0)
     assert search.matchness == 1.0
-    go_on(search, 200, lambda point: 0.25)
+    go_on(search, search.step + 90, lambda point: 0.25)
     assert search.matchness == pytest.approx(0.25, abs=0.02)
 
 
 def test_matchness_is_weighed_by_new_tokens() -> None:
-    search = begun()
-    search.look(1.0, 30)
-    search.look(0.0, 10)
+    search = ranked()
+    search._look(1.0, 30)
+    search._look(0.0, 10)
     assert search.matchness == pytest.approx(0.75)
-    search.look(0.0, 0)
+    search._look(0.0, 0)
     assert search.matchness == pytest.approx(0.75)
-
-
-def test_scores_are_told_beside_the_set_in_use() -> None:
-    """On tokens that are harder for all, a candidate is not worse for it."""
-    search = begun(candidates=1)
-    search.judge(search.candidates(), [0.8, 0.7], [0.8, 0.8], 32)
-    search.judge(search.candidates(), [0.2, 0.1], [0.8, 0.8], 32)
-    assert [score for _, score in search._search.observations] == pytest.approx([0.7, 0.7])
 
 
 @both
@@ -176,6 +229,50 @@ def test_the_planted_set_is_come_near_to(paper: bool) -> None:
     first = planted(search.skipped)
     go_on(search, 400)
     assert planted(search.skipped) >= (0.8 if paper else 1.0) > first
+    assert paper or search.skipped == IDLE, "all of it, as more would lose more than it saves"
+
+
+# ------------------------------------------------------------------------------------------------ its size
+
+
+@pytest.mark.parametrize(("lost", "ratio"), [(0.0005, 0.5), (0.004, 0.35), (0.03, 0.1)])
+def test_the_size_is_the_one_that_promises_most(lost: float, ratio: float) -> None:
+    """Each sub-layer loses more than the one before it: nearly nothing, or much."""
+    search = begun(candidates=20)
+    *_, points = go_on(search, 2, lambda point: 1 - lost * len(point) ** 2)
+    assert search.ratio == ratio
+    assert search.gain == float("inf"), "it drafts at once"
+    matches = scored([1 - lost * len(point) ** 2 for point in points]).hits.double().mean(1).tolist()
+    speeds = {point: search._speed(point, match) for point, match in zip(points, matches, strict=True)}
+    assert search.skipped == max(speeds, key=speeds.__getitem__)
+
+
+def test_the_size_follows_the_texts_up_and_down() -> None:
+    search = begun(interval=5, candidates=20)
+    sizes = []
+    for slope in (0.06, 0.005, 0.2):
+        go_on(search, search.step + 60, lambda point, slope=slope: 1 - slope * len(point))
+        sizes.append(len(search.skipped))
+    assert sizes[0] < sizes[1] > sizes[2]
+    assert sizes[1] == max(search.sizes)
+
+
+def test_another_size_must_promise_noticeably_more() -> None:
+    search = ranked(interval=1)
+    before, *others = search.candidates()
+    for share, is_taken in ((1.02, False), (1.04, True)):
+        enough = (share - 0.005) * search._speed(before, 0.5)
+        match = next(step / 1000 for step in range(1000) if search._speed(others[-1], step / 1000) > enough)
+        search._take_size([before, others[-1]], [0.5, match])
+        assert search.skipped == (others[-1] if is_taken else before)
+
+
+@pytest.mark.parametrize(("match", "is_hopeless"), [(0.9, False), (0.5, False), (0.0, True)])
+def test_what_would_not_pay_even_if_it_missed_half_is_hopeless(match: float, is_hopeless: bool) -> None:
+    for always in (False, True):
+        search = begun(candidates=20, always=always)
+        go_on(search, 2, lambda point: match)
+        assert search.is_hopeless == (is_hopeless and not always)
 
 
 # ------------------------------------------------------------------------------------------------ when it is over
@@ -187,75 +284,87 @@ def test_the_planted_set_is_come_near_to(paper: bool) -> None:
         (True, {"max_steps": 40}, 0.5, 40),
         (False, {"max_steps": 40}, 0.5, 40),
         (True, {"patience": 20}, 0.5, 20),
-        (False, {"patience": 20}, 0.5, 20),
+        (False, {"patience": 20}, 0.5, 26),  # after the ranking, 5 passes, and the first size
         (True, {"enough": 0.95}, 0.96, 1),  # content at once
-        (False, {"enough": 0.95}, 0.96, 4 * ENOUGH_TOKENS // 32),  # once it knows
+        (False, {"enough": 0.95, "interval": 4}, 0.96875, 5 + 1 + 4 * 4),  # once it knows, and no size is better
     ],
     ids=str,
 )
-def test_it_ends(paper: bool, options: dict[str, Any], score: float, num_steps: int) -> None:
+def test_it_ends_after_passes(paper: bool, options: dict[str, Any], score: float, num_steps: int) -> None:
     search = begun(paper, **options)
     go_on(search, 10**4, lambda point: score)
     assert (search.phase, search.step, search.progress) == ("accelerate", num_steps, 1.0)
 
 
+def test_a_pass_is_a_step_whatever_it_scores() -> None:
+    """1000 and 300 of the paper are looks: 32 candidates that share one are no 32 steps."""
+    for candidates in (2, 32):
+        search = begun(candidates=candidates, max_steps=1000, patience=300)
+        go_on(search, 10**5, lambda point: 0.5)
+        num_ranking = -(-len(UNIVERSE) // candidates)
+        assert search.step == num_ranking + 1 + 300
+
+
 def test_enough_is_beyond_it_and_not_at_it() -> None:
-    search = begun(paper=True, enough=0.96)
-    go_on(search, 100, lambda point: 0.96)
+    search = begun(paper=True, enough=0.96875)
+    go_on(search, 100, lambda point: 0.96875)
     assert search.phase == "optimise"
 
 
 # ------------------------------------------------------------------------------------------------ other turns
 
 
-@both
-def test_the_ratio_is_lowered_and_members_put_back_evenly(paper: bool) -> None:
-    search = begun(paper, ratio=0.5, min_ratio=0.3, ratio_step=0.1)
+def test_the_papers_ratio_is_lowered_and_members_put_back_evenly() -> None:
+    search = begun(paper=True, ratio=0.5, min_ratio=0.3, ratio_step=0.1)
+    assert isinstance(search, Published)
     go_on(search, 8)
     members = sorted(search.skipped)
-    assert len(members) == 12
+    assert len(members) == 10
     assert search.lower()
     assert search.ratio == pytest.approx(0.4)
     back = [members.index(number) for number in set(members) - search.skipped]
-    assert sorted(back) == [3, 9], "evenly"
+    assert sorted(back) == [2, 7], "evenly"
     assert (search.num_idle, search.matchness) == (0, None), "nobody has scored this set"
-    assert [len(point) for point in go_on(search, search.step + 4)[-1]] == [len(search.skipped)] * (1 if paper else 5)
+    assert [len(point) for point in go_on(search, search.step + 4)[-1]] == [len(search.skipped)]
     assert search.matchness is not None
     assert search.lower()
     assert search.ratio == pytest.approx(0.3)
     assert not search.lower(), "that is the least"
-    assert (search.ratio, len(search.skipped)) == (pytest.approx(0.3), 8)
+    assert (search.ratio, len(search.skipped)) == (pytest.approx(0.3), 6)
 
 
 def test_what_is_lowered_to_nothing_is_over() -> None:
-    search = Optimisation(5, SwiftOptions(ratio=0.2, min_ratio=0.0, ratio_step=0.2))
+    search = Published(5, SwiftOptions(ratio=0.2, min_ratio=1e-9, ratio_step=0.2))
+    assert search.skipped
+    search._options = SwiftOptions(min_ratio=0.0, ratio_step=0.2)
     assert search.lower()
     assert (search.skipped, search.is_over) == (frozenset(), True)
 
 
-def test_a_search_begins_anew_with_the_set_that_it_has() -> None:
+def test_a_search_begins_again_with_the_set_that_it_has() -> None:
     search = begun(max_steps=40)
+    assert isinstance(search, Ranked)
     go_on(search, 10**4)
-    found, before = search.skipped, {point for point, _ in search._search.observations}
+    found, matchness = search.skipped, search.matchness
     search.resume()
-    assert (search.skipped, search.phase, search.matchness, search.num_steps) == (found, "optimise", None, 0)
-    assert not search._search.observations
-    go_on(search, 10**4, lambda point: 0.3)
+    assert (search.skipped, search.phase, search.matchness, search.num_steps) == (found, "optimise", matchness, 0)
+    asked = go_on(search, 10**4, lambda point: 0.3125 + 0.25 * (point == found))
+    assert asked[0][0] == frozenset(), "every sub-layer is ranked again"
     assert search.step == 80, "as many steps again"
-    assert search.matchness == pytest.approx(0.3)
-    assert {point for point, _ in search._search.observations} != before
+    assert search.matchness == pytest.approx(0.5625)
+    assert search.skipped == found, "beside sets of every size"
 
 
-def test_the_sets_on_the_way_are_remembered() -> None:
-    for paper in (True, False):
-        search, in_use = begun(paper), {0: uniform(NUM_LAYERS, 0.45)}
-        while search.step < 512:
-            points = search.candidates()
-            scores = [planted(point) for point in points]
-            search.judge(points, scores, scores if not paper else (), 32)
-            in_use[search.step] = search.skipped
-        assert search.snapshots == {step: in_use[step] for step in SNAPSHOTS}
-        assert tuple(search.snapshots) == (0, 64, 128, 512)
+@both
+def test_the_sets_on_the_way_are_remembered(paper: bool) -> None:
+    search = begun(paper)
+    in_use = {0: search.skipped}
+    while search.step < 512:
+        points = search.candidates()
+        search.judge(points, scored([planted(point) for point in points]), 32)
+        in_use[search.step] = search.skipped
+    assert search.snapshots == {step: in_use[step] for step in SNAPSHOTS}
+    assert tuple(search.snapshots) == (0, 64, 128, 512)
 
 
 @both
@@ -264,11 +373,11 @@ def test_a_state_goes_on_as_the_search_would_have(paper: bool, num_before: int) 
     whole = begun(paper, interval=5)
     go_on(whole, num_before)
     if num_before == 60:
-        whole.lower()
-        whole.resume()
+        whole.lower() if isinstance(whole, Published) else whole.resume()
         go_on(whole, 80)
     state = json.loads(json.dumps(whole.state()))
-    resumed = Optimisation.of_state(NUM_LAYERS, whole._options, state)
+    resumed = begun(paper, interval=5)
+    resumed.restore(state)
     assert json.loads(json.dumps(resumed.state())) == state
     assert go_on(resumed, whole.step + 60) == go_on(whole, whole.step + 60)
     assert resumed.state() == whole.state()

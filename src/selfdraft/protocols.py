@@ -264,7 +264,8 @@ class Strategy(Protocol):
     """
 
     Options: ClassVar[type[Any]]
-    pairs_with: ClassVar[Mapping[str, Any]]  # what its paper uses on the other axes, and their settings
+    pairs_with: ClassVar[Mapping[str, Any]]  # what it is used with on the other axes, and their settings
+    paper_pairs_with: ClassVar[Mapping[str, Any]]  # instead, where its option `paper` is set; empty: the same
     can_fit: ClassVar[bool]
     learns_online: ClassVar[bool]
     practice: ClassVar[Mapping[str, Any]]  # options under which all of the time may go into learning

@@ -130,13 +130,18 @@ def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
             settings.setdefault(name, {}).update(values)
     if names_drafts(chosen):
         chosen.setdefault("strategy", DRAFTING)
-    strategy = chosen.get("strategy", DEFAULTS["strategy"])
-    kind, is_as_published = find("strategy", strategy), settings.get(strategy, {}).get("paper")
-    pairs: Mapping[str, Any] = (kind.papers_pairs if is_as_published else None) or kind.pairs_with
+    pairs = _pairing(chosen.get("strategy", DEFAULTS["strategy"]), settings)
     for axis in AXES:
         if axis in pairs and axis not in chosen:
             settings[pairs[axis]] = {**pairs.get("settings", {}).get(pairs[axis], {}), **settings.get(pairs[axis], {})}
     return {**DEFAULTS, **{axis: pairs[axis] for axis in AXES if axis in pairs}, **chosen, "settings": settings}
+
+
+def _pairing(strategy: str, settings: Settings) -> Mapping[str, Any]:
+    """Values may be text still, as a command line has them."""
+    kind, is_paper = find("strategy", strategy), settings.get(strategy, {}).get("paper")
+    pairs: Mapping[str, Any] = kind.paper_pairs_with if str(is_paper).lower() == "true" else {}
+    return pairs or kind.pairs_with
 
 
 def options_for(axis: str, name: str, settings: Settings, *, reads_text: bool = True) -> Any:

@@ -31,7 +31,7 @@ from ..strategies.elimination import qualities, sample
 from ..types import FrontierPoint, Generation, Prompt, SkipSet
 from .writing import Text, probe_text, write_texts
 
-PRACTICE_TOKENS = 128
+PRACTICE_TOKENS = 256
 _STATE = "state"
 
 

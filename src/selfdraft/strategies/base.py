@@ -17,7 +17,7 @@ class PlainStrategy:
 
     Options: ClassVar[type[Any]]
     pairs_with: ClassVar[Mapping[str, Any]] = {}
-    papers_pairs: ClassVar[Mapping[str, Any] | None] = None  # with its option `paper`; None: the same
+    paper_pairs_with: ClassVar[Mapping[str, Any]] = {}
     can_fit: ClassVar[bool] = False
     learns_online: ClassVar[bool] = False
     practice: ClassVar[Mapping[str, Any]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 TRIAL = 32
@@ -58,11 +57,15 @@ class DraftSwitch:
         self._num_left: float = TRIAL  # tokens until the next decision
         self._num_since = 0.0  # tokens since the other kind was tried
 
-    def renew(self, is_promising: bool = True) -> None:
-        """Drafts are others now. What promises nothing is not tried at first, only much later."""
-        self._drafting = Rounds() if is_promising else Rounds(TRIAL, math.inf)
-        self.is_drafting, self._last = is_promising, None
-        self._is_faster, self._retry = (None, RETRY) if is_promising else (False, MAX_RETRY)
+    @property
+    def is_slower(self) -> bool:
+        """Drafting, as far as that is known."""
+        return self._is_faster is False
+
+    def renew(self) -> None:
+        """Drafts are others now."""
+        self._drafting, self.is_drafting, self._last = Rounds(), True, None
+        self._is_faster, self._retry = None, RETRY
         self._num_left, self._num_since = TRIAL, 0
 
     def observe(self, has_drafted: bool, num_tokens: float, seconds: float) -> None:

@@ -105,7 +105,7 @@ class Knn(PlainStrategy):
 
     can_fit = True
     pairs_with: ClassVar[Mapping[str, Any]] = Prune.pairs_with
-    papers_pairs: ClassVar[Mapping[str, Any]] = {
+    paper_pairs_with: ClassVar[Mapping[str, Any]] = {
         "lookahead": "confidence",
         "tree": "chain",
         "settings": {"confidence": {"threshold": 0.8, "max_tokens": 12}},

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ..economics import LENGTH_STEP, MAX_DRAFTED, Array, speed_table
+from ..economics import LENGTH_STEP, MAX_DRAFTED, Array, LatencyFit, speed_table
 from ..errors import OptionError, ProfileError
 from ..fitting import Kit
 from ..options import setting
@@ -133,7 +133,7 @@ class Prune(PlainStrategy):
         fitting, held_out = samples[:num_fitting], samples[num_fitting:] or samples
         found = eliminate(
             fitting,
-            savings(kit),
+            savings(kit.latency),
             num_ranking=-(-len(fitting) // 4),
             known=[_point(kept) for kept in kit.done],
             progress=kit.progress,
@@ -148,12 +148,12 @@ class Prune(PlainStrategy):
         return {"frontier": [point.to_json() for point in points]}
 
 
-def savings(kit: Kit) -> dict[int, float]:
+def savings(latency: LatencyFit) -> dict[int, float]:
     """Seconds that each sub-layer takes after a text of usual length; layer 0 must never be skipped."""
-    attention, mlp = kit.latency.at(USUAL_LENGTH).attention, kit.latency.mlp_seconds
+    attention, mlp = latency.at(USUAL_LENGTH).attention, latency.mlp_seconds
     least = 0.05 * (attention + mlp)  # what is too quick to be measured is not free
     parts = [max(attention, least), max(mlp, least)]
-    return {number: parts[number % 2] for number in range(2, 2 * kit.latency.num_layers)}
+    return {number: parts[number % 2] for number in range(2, 2 * latency.num_layers)}
 
 
 def _point(kept: Mapping[str, Any]) -> Point:

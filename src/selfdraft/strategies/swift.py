@@ -2,42 +2,54 @@
 
 SWIFT (arXiv:2410.06916). Drafting begins with evenly spaced layers. Once a window of generated tokens is there, a step
 before each round scores a candidate of the same size: the share of these tokens that it would have drafted, in one pass
-beside the target's own keys and values (matchness). Candidates are random, every 25th comes from Bayesian optimisation;
-the best one drafts. The search is over after 1000 steps, 300 without improvement or beyond a matchness of 0.95. It goes
-on from text to text. The ratio is lowered while too few drafted tokens are accepted.
+(matchness). Candidates are random, every 25th comes from Bayesian optimisation; the best one drafts. The search is over
+after 1000 steps, 300 without improvement or beyond a matchness of 0.95. It goes on from text to text. The ratio is
+lowered while too few drafted tokens are accepted. `paper` is that, with sizes and siblings as the authors' code has
+them: int(2 (L - 2) r) sub-layers, 3/5/8/10 candidates. Even then two things differ:
+- the tokens of the window see the target's keys and values of each other; in the authors' code the draft's own;
+- the evenly spaced layers are as many as candidates have, and are scored first; theirs are half, and the first goes.
 
-Ours, as long as `paper` is not set: the window slides, and candidates are believed by tokens they were not chosen by;
-they differ a little from the set in use, and several share a pass; optimisation takes at most a twentieth of the time;
-when acceptance falls the search begins again; where rounds that draft turn out slower than plain ones, nothing is
-drafted, and another set drafts only where it matches noticeably more.
+Ours, as long as `paper` is not set:
+- the first set is made of the sub-layers that lose least on prompt and text, each left out alone, per second saved;
+- its size is the one that promises most tokens per second at its matchness, again and again, up and down;
+- the window slides, and has 128 tokens where passes are recorded;
+- candidates differ a little from the set in use, several share a pass, none is Bayesian;
+- log-probability decides between them, on tokens they are chosen by and on held-out ones; matchness is only told;
+- optimisation takes at most a twentieth of the time, a hundredth while drafting is slower than plain decoding;
+- where no size could pay, nothing is searched or drafted; where none seems to, the next look comes later and later;
+- another set drafts only where it is noticeably better; when acceptance falls the search begins again;
+- the paper's table of siblings, and branches that are looked up in the text beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
+from ..economics import LENGTH_STEP
 from ..errors import OptionError, ProfileError
 from ..protocols import Knowledge, PlanContext
 from ..types import OFF, Plan, SkipSet, StepRecord
 from .base import PlainStrategy
 from .bayes import Point
-from .draft_switch import DraftSwitch
-from .matching import choices
+from .draft_switch import MAX_RETRY, RETRY, DraftSwitch
+from .matching import Matched, matched
+from .prune import USUAL_LENGTH
 from .replanning import Account
-from .swift_search import Optimisation, SwiftOptions
+from .swift_search import GAIN, Published, Ranked, SwiftOptions, evenly, size_of
 from .timeline import Timeline
 
-_GAIN = 0.03
-"""Another set drafts if its matchness is larger by this: a set that is new has to be recorded and tried."""
-_CANDIDATES_ON_GPU, _CANDIDATES = 32, 4
-_HIGH, _MAX_DRAFTED, _USUAL_LENGTH = 0.9, 12, 512
-"""An acceptance, a draft length and a length of text at which a set must promise something to be tried at once."""
+_LEAST_TOKENS = 32
+"""Generated ones of a text before it is scored on, where the window has as many."""
+_RESTING = 0.2
+"""Of the budget, while drafting is slower than plain decoding."""
+_HIGH = 0.9
+"""An acceptance at which drafts must promise something to be searched for and tried."""
 _RATIO_STEPS = 100
-"""Steps between two looks at whether too much is skipped."""
+"""Steps between two looks at whether too much is skipped, under `paper`."""
 _ENOUGH_DRAFTS, _MEMORY = 150, 0.997
 """Drafted tokens that tell an acceptance rate, and what each leaves of the weight of those before it."""
 
@@ -68,43 +80,54 @@ class Acceptance:
         return self.accepted / self.drafted if self.drafted >= _ENOUGH_DRAFTS else None
 
 
+_STOPPING = {"confidence": {"threshold": 0.8, "max_tokens": 25}}
+_PAIRING = {"lookahead": "confidence", "tree": "siblings"}
+
+
 class Swift(PlainStrategy):
     Options = SwiftOptions
     learns_online = True
     pairs_with: ClassVar[Mapping[str, Any]] = {
-        "lookahead": "confidence",
-        "tree": "siblings",
-        "settings": {"confidence": {"threshold": 0.8, "max_tokens": 25}, "siblings": {"table": "swift"}},
+        **_PAIRING,
+        "settings": {**_STOPPING, "siblings": {"table": "swift", "lookup": 2}},
+    }
+    paper_pairs_with: ClassVar[Mapping[str, Any]] = {
+        **_PAIRING,
+        "settings": {**_STOPPING, "siblings": {"table": "swift-code"}},
     }
     practice: ClassVar[Mapping[str, Any]] = {"budget": 1.0}
 
     def __init__(self, options: SwiftOptions, knowledge: Knowledge) -> None:
         self._latency = knowledge.latency()
-        rules = options.rules
-        usual = _CANDIDATES_ON_GPU if self._latency.is_recorded else _CANDIDATES
-        self._options = replace(rules, candidates=rules.candidates or usual)
-        self._search, self._timeline = Optimisation(knowledge.num_layers, self._options), Timeline()
+        self._options = options.rules(is_recorded=self._latency.is_recorded)
+        self._search: Published | Ranked = (
+            Published(knowledge.num_layers, self._options)
+            if options.paper
+            else Ranked(knowledge.num_layers, self._options, self._latency)
+        )
+        self._timeline = Timeline()
         saved = knowledge.known("swift") if options.saved else {}
         if saved and {**saved, **self._asked} == saved:
             self._restore(saved, knowledge)
         self._account = Account(last=self._first_seconds())
         self._switch, self._acceptance = DraftSwitch(), Acceptance()
         self._level: float | None  # of the acceptance after the search
-        self._level_of_looks: float | None  # of matchness, where nothing is drafted
         self._last_ratio_step = self._search.step
+        self._pause, self._wake = RETRY, self._timeline.num_tokens + RETRY  # tokens; see `_rest`
+        self._can_pay_at: dict[int, bool] = {}
         self._texts: dict[int, Text] = {}
         self._draft_with_best()
 
     @property
     def _asked(self) -> dict[str, Any]:
         """A saved state answers this question, or another."""
-        names = ("paper", "ratio", "min_ratio", "window", "sliding", "held_out")
+        names = ("paper", "ratio", "min_ratio", "max_ratio", "window")
         return {"asked": {name: getattr(self._options, name) for name in names}}
 
     def _first_seconds(self) -> float:
         """About what the first step will take."""
         options = self._options
-        num_tokens = (options.candidates + options.held_out) * options.window * (1 + options.held_out)
+        num_tokens = options.window if options.paper else 2 * options.window * (1 + options.candidates)
         return self._latency.at(0).verify(num_tokens)
 
     # ------------------------------------------------------------------------------------------------ the loop's calls
@@ -121,7 +144,7 @@ class Swift(PlainStrategy):
             self._optimise(text, context)
         if self._search.skipped != self._plan.skip.numbers and self._is_noticeably_better:
             self._draft_with_best()
-        return self._plan if self._options.always or self._switch.is_drafting else OFF
+        return self._plan if self._is_drafting(context.num_context_tokens) else OFF
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         self._account.add(step)
@@ -145,101 +168,115 @@ class Swift(PlainStrategy):
     # ------------------------------------------------------------------------------------------------ optimisation
 
     def _is_due(self, text: Text, context: PlanContext) -> bool:
-        """Tokens that are scored again and again would be learned by heart: so some must be new, where it slides.
+        """Tokens that are scored again and again would be learned by heart: so some must be new, where it slides."""
+        options, search, num_generated = self._options, self._search, context.num_generated_tokens
+        least = options.window if options.paper else min(options.window, _LEAST_TOKENS)
+        if num_generated < least or not self._account.allows(self._budget):
+            return False
+        if not options.paper and num_generated - text.num_scored < options.window // 4:
+            return False
+        if search.is_resting:
+            return options.resume and self._is_outdone and self._timeline.num_tokens >= self._wake
+        return options.always or self._can_pay(context.num_context_tokens)
 
-        After the search a look must tell a shift from chance, and takes as many tokens as there can be.
-        """
-        options, num_fresh = self._options, context.num_generated_tokens - text.num_scored
-        num_needed = options.window * (1 + options.held_out if self._search.is_over else 1)
-        if context.num_generated_tokens < num_needed or not self._account.allows(options.budget):
-            return False
-        if options.sliding and num_fresh < options.window // 2:
-            return False
-        is_watching = not self._switch.is_drafting and not options.always and options.resume and not text.num_scored
-        return not self._search.is_over or is_watching
+    @property
+    def _budget(self) -> float:
+        budget = self._options.budget
+        return _RESTING * budget if self._is_outdone and budget < 1 else budget
+
+    @property
+    def _is_outdone(self) -> bool:
+        """By plain decoding, as far as that is known."""
+        return not self._options.always and (self._search.is_hopeless or self._switch.is_slower)
+
+    def _can_pay(self, num_context: int) -> bool:
+        """Whether drafts would if nearly all were accepted, as much as may be skipped."""
+        key = num_context // LENGTH_STEP
+        if key not in self._can_pay_at:
+            most = size_of(self._latency.num_layers, self._options.max_ratio)
+            skip = SkipSet.of_numbers(evenly(self._latency.num_layers, most))
+            self._can_pay_at[key] = self._latency.about(num_context).best_length(_HIGH, skip)[0] > 0
+        return self._can_pay_at[key]
 
     def _optimise(self, text: Text, context: PlanContext) -> None:
         num_fresh, text.num_scored = context.num_generated_tokens - text.num_scored, context.num_generated_tokens
-        points = [self._search.skipped] if self._search.is_over else self._search.candidates()
+        search, before = self._search, self._search.skipped
+        if isinstance(search, Ranked) and search.is_resting:
+            search.resume()
+        points = search.candidates()
         if not points:
             return
-        hits = self._hits(points, context)
-        if self._search.is_over:
-            self._look_again(float(hits[0].mean()), min(num_fresh, hits.shape[1]))
-            return
-        middle = hits.shape[1] // 2 if self._options.held_out else hits.shape[1]
-        searched: list[float] = hits[:, :middle].mean(1).tolist()
-        held_out: list[float] = hits[:, middle:].mean(1).tolist() if self._options.held_out else []
-        is_new = self._search.judge(points, searched, held_out, min(num_fresh, hits.shape[1] - middle))
-        self._timeline.add_step(self._search, max(searched[1:] if held_out else searched), is_new)
-        self._lower_if_poor()
+        found = self._matched(points, context)
+        num_tokens = found.hits.shape[1]
+        matchness = search.judge(points, found, min(num_fresh, num_tokens - num_tokens // 2))
+        if matchness is not None:
+            self._timeline.add_step(search, matchness, search.skipped != before)
+        if isinstance(search, Published):
+            self._lower_if_poor(search)
+        elif search.is_resting:
+            self._rest()
 
-    def _hits(self, points: Sequence[Point], context: PlanContext) -> torch.Tensor:
-        """[sets, tokens]: 1 where a set would have drafted the token. Held out is the half that comes last."""
-        options = self._options
-        count = min(context.num_generated_tokens, options.window * (1 + options.held_out))
-        num_prompt_tokens = context.num_context_tokens - context.num_generated_tokens
-        end = context.num_context_tokens if options.sliding else num_prompt_tokens + count
-        wanted = torch.tensor(list(context.tokens[end - count : end]))
-        probe = context.probe(count, before=context.num_context_tokens - end + 1)
-        return (choices(probe, points).cpu() == wanted).double()
+    def _rest(self) -> None:
+        """Where nothing is drafted, texts may become easier, or other ones: the next look comes later each time."""
+        self._wake = self._timeline.num_tokens + self._pause
+        self._pause = min(2 * self._pause, MAX_RETRY)
 
-    def _lower_if_poor(self) -> None:
-        """Acceptance, or matchness where too little is drafted to tell."""
-        if self._search.is_over or self._search.step - self._last_ratio_step < _RATIO_STEPS:
+    def _matched(self, points: Sequence[Point], context: PlanContext) -> Matched:
+        """On the last tokens, the second half held out; a ranking on the prompt's, too; the paper on a text's first."""
+        options, num_context, num_generated = self._options, context.num_context_tokens, context.num_generated_tokens
+        num_known = num_context - 1 if self._search.is_ranking else num_generated
+        count = min(num_known, options.window * (1 if options.paper else 2))
+        end = num_context - num_generated + count if options.paper else num_context
+        probe = context.probe(count, before=num_context - end + 1)
+        found = matched(probe, points, context.tokens[end - count : end])
+        return Matched(found.hits.cpu(), found.log_probs.cpu())
+
+    def _lower_if_poor(self, search: Published) -> None:
+        """By acceptance, or matchness where too little is drafted to tell."""
+        if search.is_over or search.step - self._last_ratio_step < _RATIO_STEPS:
             return
-        self._last_ratio_step = self._search.step
+        self._last_ratio_step = search.step
         rate = self._acceptance.rate
-        found = self._search.matchness if rate is None else rate
-        if found is not None and found < self._options.tolerance and self._search.lower():
+        found = search.matchness if rate is None else rate
+        if found is not None and found < self._options.tolerance and search.lower():
             self._draft_with_best()
 
     def _watch(self) -> None:
         """After the search: does acceptance stay what it was?"""
-        rate = self._acceptance.rate
-        if not self._options.resume or not self._search.is_over or rate is None:
+        search, rate = self._search, self._acceptance.rate
+        if isinstance(search, Published) or not self._options.resume or not search.is_over or rate is None:
             return
         if self._level is None:
             self._level = rate
         elif rate < self._level - self._options.shift:
-            self._resume()
-
-    def _look_again(self, matchness: float, num_fresh: int) -> None:
-        """Nothing is drafted, so only a look can tell that texts have become easier, or other ones."""
-        if self._level_of_looks is None:
-            self._level_of_looks = self._search.matchness
-        self._search.look(matchness, min(num_fresh, self._options.window))
-        found, level = self._search.matchness, self._level_of_looks
-        if found is not None and level is not None and abs(found - level) > self._options.shift:
-            self._resume()
-
-    def _resume(self) -> None:
-        self._search.resume()
-        self._last_ratio_step = self._search.step
-        self._draft_with_best()
+            search.resume()
+            self._pause = RETRY
+            self._draft_with_best()
 
     # ------------------------------------------------------------------------------------------------ what drafts
 
     def _draft_with_best(self) -> None:
         skip = SkipSet.of_numbers(self._search.skipped)
         self._plan, self._search.gain = Plan(skip) if skip else OFF, 0.0
-        self._acceptance, self._level, self._level_of_looks = Acceptance(), None, None
-        self._switch.renew(self._is_promising(skip))
+        self._acceptance, self._level = Acceptance(), None
+        self._switch.renew()
 
-    def _is_promising(self, skip: SkipSet) -> bool:
-        """Whether drafts with it would pay if nearly all were accepted."""
-        return self._latency.at(_USUAL_LENGTH).best_length(_HIGH, skip, _MAX_DRAFTED)[0] > 0
+    def _is_drafting(self, num_context: int) -> bool:
+        """Not before a set was found by what it matches."""
+        is_found = self._search.matchness is not None and not self._search.is_hopeless
+        return self._options.always or (is_found and self._switch.is_drafting and self._can_pay(num_context))
 
     @property
     def _is_noticeably_better(self) -> bool:
         """The best set, than the one that drafts so far."""
-        return self._options.always or self._search.is_over or self._search.gain >= _GAIN
+        return self._options.always or self._search.is_over or self._search.gain >= GAIN
 
     # ------------------------------------------------------------------------------------------------ its state
 
     @property
     def is_settled(self) -> bool:
-        return self._search.is_over
+        is_needless = self._search.is_hopeless or not self._can_pay(USUAL_LENGTH)
+        return self._search.is_over or (is_needless and not self._options.always)
 
     @property
     def progress(self) -> float:
@@ -250,7 +287,7 @@ class Swift(PlainStrategy):
 
     def _restore(self, saved: Mapping[str, Any], knowledge: Knowledge) -> None:
         try:
-            self._search = Optimisation.of_state(knowledge.num_layers, self._options, saved)
+            self._search.restore(saved)
             self._timeline = Timeline.of_json(saved)
         except (LookupError, TypeError, ValueError, AttributeError, OptionError) as error:
             raise ProfileError(

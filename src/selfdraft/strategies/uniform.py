@@ -17,9 +17,14 @@ from .base import ConstantStrategy
 
 def spread(num_layers: int, ratio: float) -> tuple[int, ...]:
     """Evenly spaced layers, first and last kept: `spread(10, 0.3) == (2, 5, 7)`."""
+    return spread_over(num_layers, round(ratio * num_layers))
+
+
+def spread_over(num_layers: int, count: int) -> tuple[int, ...]:
+    """`count` of them, or all that may go."""
     num_inner = max(num_layers - 2, 0)
-    num_skipped = min(round(ratio * num_layers), num_inner)
-    return tuple(1 + int((index + 0.5) * num_inner / num_skipped) for index in range(num_skipped))
+    count = min(count, num_inner)
+    return tuple(1 + int((index + 0.5) * num_inner / count) for index in range(count))
 
 
 class Uniform(ConstantStrategy):

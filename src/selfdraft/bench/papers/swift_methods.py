@@ -54,8 +54,9 @@ accelerating = partial(swift, max_steps=1)
 
 def paired_as_swift(strategy: str, **options: Any) -> Method:
     """Another strategy with SWIFT's early stopping and its siblings."""
-    pairing = resolve({"strategy": "swift"})
-    return {**pairing, "strategy": strategy, "settings": {**pairing["settings"], strategy: options}}
+    pairing = resolve(swift())
+    settings = {name: values for name, values in pairing["settings"].items() if name != "swift"}
+    return {**pairing, "strategy": strategy, "settings": {**settings, strategy: options}}
 
 
 def with_siblings(name: str) -> str:
