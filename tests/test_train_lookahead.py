@@ -54,7 +54,7 @@ def new_engine(family: str = "llama", **options: Any) -> Engine:
 
 def token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The way that every drafter goes."""
-    monkeypatch.setattr(traces_module, "_constant_skip", lambda *values: None)
+    monkeypatch.setattr(traces_module, "_known_drafts", lambda *values: None)
 
 
 def assert_alike(found: Trace, expected: Trace) -> None:
@@ -75,6 +75,7 @@ class TestTraces:
         ("family", "method"),
         [
             ("llama", UNIFORM),
+            ("llama", {"drafter": "model", "settings": {"model": {"source": "", "without": "2"}}}),
             ("gemma2", {"strategy": "fixed"}),
             ("gpt2", {"strategy": "early-exit"}),
             ("gpt_neox", {"strategy": "fixed", "settings": {"fixed": {"skip": "m1,a2"}}}),
@@ -105,8 +106,9 @@ class TestTraces:
         prompt = PROMPTS[0].tokens
         text = engine.generate(prompt, max_new_tokens=21, strategy="off", **sampling).tokens[:20]
         assert text != engine.generate(prompt, max_new_tokens=20, strategy="off").tokens
-        skip = traces_module._constant_skip(engine, UNIFORM)
-        parts = traces_module._scored(Text((*prompt, *text), len(prompt)), engine.runner, skip)
+        drafts = traces_module._known_drafts(engine, UNIFORM)
+        assert drafts is not None
+        parts = traces_module._scored(Text((*prompt, *text), len(prompt)), engine.runner, *drafts)
         expected = traces_module._trace("a", parts, has_scores=True)
         assert_close(found, expected)
         assert 0 < found.is_kept.sum() < 20

@@ -7,13 +7,14 @@ a draft agrees its prefix is the target's, so a trace tells of longer drafts too
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from ..drafted import DraftStats
+from ..drafters.model import Model, fit_vocabulary
 from ..drafters.self import Self
 from ..engine.accept import Coupled, Targets
 from ..engine.engine import Engine
@@ -68,13 +69,13 @@ def collect(
     not matter here. With `sampling` (temperature, seed, ...) the texts are sampled, else they are greedy.
     """
     drafted_by = {name: method[name] for name in ("strategy", "drafter", "settings") if name in method}
-    skip = None if sampling else _constant_skip(engine, drafted_by)
-    if skip is None:
+    drafts = None if sampling else _known_drafts(engine, drafted_by)
+    if drafts is None:
         one_by_one = _OneByOne()
         method = in_use({**drafted_by, "lookahead": one_by_one.watch, "acceptance": one_by_one, "tree": "chain"})
         count, traced = 1, partial(_decode, engine, {**method, **(sampling or {})})
     else:
-        count, traced = rows_at_once(engine), partial(_score, engine, skip)
+        count, traced = rows_at_once(engine), partial(_score, engine, *drafts)
     traces: list[Trace] = []
     while len(traces) < len(prompts) and (not traces or has_time()):
         first = len(traces)
@@ -203,31 +204,39 @@ def _decode(
         yield method["acceptance"].end(prompt.domain, num_tokens)
 
 
-def _constant_skip(engine: Engine, drafted_by: Mapping[str, Any]) -> SkipSet | None:
-    """What the model itself skips whenever it drafts, where that is so: then texts can be scored as a whole."""
+def _known_drafts(engine: Engine, drafted_by: Mapping[str, Any]) -> tuple[Runner, SkipSet] | None:
+    """What drafts, and what it skips whenever it does, where that is so: then texts can be scored as a whole."""
     method = engine.method(**drafted_by, lookahead=_Watch())
     if not isinstance(method.strategy, ConstantStrategy):
         return None
     (plan,) = method.strategy.known_plans
     drafter = method.drafter_of(plan)
-    drafts_all_tokens = isinstance(drafter, Self) and not drafter.options.vocabulary
-    return plan.skip if drafts_all_tokens and plan.max_draft_tokens != 0 else None
+    if plan.max_draft_tokens == 0:
+        return None
+    if isinstance(drafter, Model):
+        return drafter.runner, SkipSet()
+    return (engine.runner, plan.skip) if isinstance(drafter, Self) and not drafter.options.vocabulary else None
 
 
-def _score(engine: Engine, skip: SkipSet, prompts: Sequence[Prompt], num_tokens: int, told: Told) -> Iterator[Trace]:
+def _score(
+    engine: Engine, drafting: Runner, skip: SkipSet, prompts: Sequence[Prompt], num_tokens: int, told: Told
+) -> Iterator[Trace]:
     for prompt, text in zip(prompts, write(engine, prompts, num_tokens, told), strict=True):
-        yield _trace(prompt.domain, _scored(text, engine.runner, skip), has_scores=True)
+        yield _trace(prompt.domain, _scored(text, engine.runner, drafting, skip), has_scores=True)
 
 
 @torch.inference_mode()
-def _scored(text: Text, runner: Runner, skip: SkipSet) -> list[Part]:
+def _scored(text: Text, runner: Runner, drafting: Runner, skip: SkipSet) -> list[Part]:
     probe = probe_text(text, runner)
-    draft, target = (_through(probe, skipped) for skipped in (skip.numbers, frozenset[int]()))
+    known = replace(text, tokens=tuple(min(token, drafting.vocab_size - 1) for token in text.tokens))
+    drafted = probe if drafting is runner else probe_text(known, drafting)
+    draft, target = _through(drafted, skip.numbers), _through(probe, frozenset())
     generated = torch.tensor(text.tokens[text.num_prompt_tokens :], device=runner.device)
     parts = []
     for first in range(0, text.num_generated, _SCORED_TOKENS):
         some = slice(first, first + _SCORED_TOKENS)
-        draft_scores, target_scores = (probe.scores(States(states[:, some]))[0] for states in (draft, target))
+        target_scores = probe.scores(States(target[:, some]))[0]
+        draft_scores = fit_vocabulary(drafted.scores(States(draft[:, some]))[0], runner.vocab_size)
         nothing = torch.zeros(len(draft_scores), dtype=torch.long, device=runner.device)
         stats = DraftStats(nothing + 1, nothing + first, nothing, nothing, draft_scores)
         is_kept = draft_scores.argmax(-1) == generated[some]

@@ -71,6 +71,11 @@ class Model(PlainDrafter):
             return f"without {options.without}"
         return str(source if isinstance(source, str | Path) else source.config._name_or_path or "")
 
+    @property
+    def runner(self) -> Runner:
+        """Of the draft model."""
+        return self._runner
+
     def open(self, runner: Runner, cache: Cache, rows: DraftRows) -> ModelSession:
         self._drop(self._ended)
         self._ended = set()
@@ -221,7 +226,7 @@ class ModelSession(PlainSession):
             self._is_first = False
         else:
             scores = self._batch.feed_one(self._rows, last_tokens)
-        return Proposal(scores=_fit(scores, self._vocab_size))
+        return Proposal(scores=fit_vocabulary(scores, self._vocab_size))
 
     def chain(self, task: DraftTask) -> DraftedChain | None:
         """One pass takes what is pending, the last token included: the chain begins after it."""
@@ -253,7 +258,7 @@ def _common_length(one: Sequence[int], other: Sequence[int], start: int) -> int:
     return start + sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _fit(scores: torch.Tensor, vocab_size: int) -> torch.Tensor:
+def fit_vocabulary(scores: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """Models of one tokenizer may pad their vocabularies differently; what the target lacks cannot be drafted."""
     missing = vocab_size - scores.shape[-1]
     if missing > 0:
