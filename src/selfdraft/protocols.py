@@ -158,11 +158,7 @@ class Probe(Protocol):
         """[tokens]: in what is recorded, tokens may follow that only pad."""
 
     def record(self, work: Callable[..., tuple[torch.Tensor, ...]], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """`work(probe, *inputs)`: whole numbers in, tensors out, which the next record overwrites.
-
-        Where passes are recorded, so is this, by the sizes of the inputs and `work`: equal ones do the same, and
-        nothing of it depends on values.
-        """
+        """`work(probe, *inputs)`: whole numbers in, tensors out, which the next record overwrites. May be recorded."""
 
     def begin(self) -> States:
         """One row: the embedded tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 TRIAL = 32
@@ -62,10 +63,11 @@ class DraftSwitch:
         """Drafting, as far as that is known."""
         return self._is_faster is False
 
-    def renew(self) -> None:
-        """Drafts are others now."""
-        self._drafting, self.is_drafting, self._last = Rounds(), True, None
-        self._is_faster, self._retry = None, RETRY
+    def renew(self, is_promising: bool = True) -> None:
+        """Drafts are others now. What promises nothing is not tried at first, only much later."""
+        self._drafting = Rounds() if is_promising else Rounds(TRIAL, math.inf)
+        self.is_drafting, self._last = is_promising, None
+        self._is_faster, self._retry = (None, RETRY) if is_promising else (False, MAX_RETRY)
         self._num_left, self._num_since = TRIAL, 0
 
     def observe(self, has_drafted: bool, num_tokens: float, seconds: float) -> None:
