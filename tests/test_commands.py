@@ -16,6 +16,7 @@ import pytest
 
 import selfdraft
 from selfdraft.bench.methods import PRESETS
+from selfdraft.bench.papers.experiment import MainTable
 from selfdraft.bench.papers.recipes import RECIPES
 from selfdraft.bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE
 from selfdraft.bench.tables import LEGEND
@@ -320,8 +321,10 @@ def test_help_names_what_there_is(said: Callable[..., str], monkeypatch: pytest.
     assert f"{', '.join(PEERS)} (default: all" in told["bench"]
     assert all(f"  {name} " in told["bench"] for name in PRESETS)
     assert f"{', '.join(RECIPES)}, or all" in told["reproduce"]
-    assert f"prompts of each task (default: {WHOLE.prompts};" in told["reproduce"]
-    assert f"default: {WHOLE.tokens}; with --quick: {QUICK.tokens}" in told["reproduce"]
+    assert (
+        f"prompts of each task (default: {WHOLE.prompts}, of main tables {MainTable(0).prompts};" in told["reproduce"]
+    )
+    assert f"default: {WHOLE.tokens}, of main tables as the paper; with --quick: {QUICK.tokens}" in told["reproduce"]
     assert f"(default: {WHOLE.fit_seconds:g}; with --quick: {QUICK.fit_seconds:g})" in told["reproduce"]
     assert f"with --quick: {QUICK_SECONDS:g} a paper" in told["reproduce"]
     assert f"instead: {', '.join(('disco', *TUNABLE))}" in told["calibrate"]

@@ -130,9 +130,8 @@ def curves(
 
     def panel(found: Found, label: str, value: ValueOf) -> Lines:
         lines = sides(found)
-        series = [
-            Series(name, [(x, value(found, places[x])) for x in sorted(places)]) for name, places in lines.items()
-        ]
+        known = {name: [(x, value(found, places[x])) for x in sorted(places)] for name, places in lines.items()}
+        series = [Series(name, points) for name, points in known.items() if any(y for _, y in points)]
         ticks = {x: f"{x:g}" for places in lines.values() for x in places} if log else None
         return Lines(series, x_label, label, log=log, ticks=ticks, **_look(label))
 
