@@ -192,7 +192,7 @@ def test_what_is_kept(engine: Engine, home: Path) -> None:
     journal = Store().journal(engine.knowledge.key, "again", {})
     *chose, last = write_texts(engine, in_turn(fitting), 24, journal, no_progress)
     choosing, held_out = ScoredTexts(engine.runner, chose), ScoredTexts(engine.runner, [last])
-    seconds = savings(mock.Mock(latency=learned.latency()))
+    seconds = savings(learned.latency())
     points = eliminate([sample(probe) for probe in choosing.probes], seconds, num_ranking=1)
     for point, known in zip(frontier_of(profile), points, strict=True):
         assert SkipSet.parse(point["skip"]).numbers == known.skipped, "the last text has not chosen it"
