@@ -55,14 +55,19 @@ def test_base_models_are_asked_after_answered_examples(tmp_path: Path) -> None:
     texts = [bench.engine.tokenizer.decode(prompt.tokens) for prompt in (*task.measured, *task.fitting)]
     assert all(text.count("xy") == 2 for text in texts)
     assert len({text[-2:] for text in texts}) == 3, "and end with the question"
+    other = bench.for_experiment(replace(RECIPE, shots={"humaneval": 1}), MAIN).task("humaneval")
+    assert other
+    assert bench.engine.tokenizer.decode(other.measured[0].tokens).count("xy") == 1, "another paper has other shots"
     assert all(prompt.text for prompt in plain.measured)
 
 
 def test_without_answers_there_are_no_examples(tmp_path: Path) -> None:
-    bench = new_bench(tmp_path, {"code": ["ab", "cd:", "ef"]}).for_experiment(RECIPE, MAIN)
-    task = bench.task("humaneval")
+    bench = new_bench(tmp_path, {"code": ["ab", "cd:", "ef"]})
+    asked, raw = (bench.for_experiment(replace(RECIPE, shots={"humaneval": shots}), MAIN) for shots in (2, 0))
+    assert asked.task("humaneval") == bench.task("humaneval"), "so they are asked as they are"
+    task = raw.task("humaneval")
     assert task
-    assert all(len(prompt.tokens) <= 3 for prompt in (*task.measured, *task.fitting))
+    assert all(prompt.tokens and not prompt.text for prompt in task.measured)
 
 
 def test_a_plan_counts_what_would_be_measured(tmp_path: Path) -> None:

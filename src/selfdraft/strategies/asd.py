@@ -31,7 +31,7 @@ from ..protocols import Knowledge, PlanContext, Probe
 from ..types import OFF, Plan, SkipSet, StepRecord
 from .base import PlainStrategy
 from .draft_switch import DraftSwitch
-from .kept_sets import best_drafting, hits_of
+from .kept_sets import best_drafting, hits_of, rate_of
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,12 @@ class Asd(PlainStrategy):
         trial = Trial(list(candidates(means, options)))
         for number, (prompt, probe) in enumerate(pairs):
             sets = [skip_set(cosines[number], num_layers, rules) for rules in trial.rules]
+            wanted = [skip for skip in dict.fromkeys(sets) if skip]
             if number == len(kit.done):
                 if number and not kit.has_time():
                     break
-                kit.keep(_counted(probe, [skip for skip in dict.fromkeys(sets) if skip]))
-            counted = kit.done[number]
+                kit.keep(_counted(probe, wanted))
+            counted = _completed(kit.done[number], probe, wanted)
             trial.add(kit.latency.at(len(prompt.tokens) + counted["num_tokens"] / 2), sets, **counted)
             kit.progress((number + 1) / len(pairs))
         return {**trial.best(), "cosines": means}
@@ -181,6 +182,12 @@ def _counted(probe: Probe, skips: Sequence[SkipSet]) -> dict[str, Any]:
     return {"hits": counts, "num_tokens": len(hits[0]) if hits else 0}
 
 
+def _completed(kept: Mapping[str, Any], probe: Probe, wanted: Sequence[SkipSet]) -> Mapping[str, Any]:
+    """With the sets that were no candidates when it was kept: these depend on all texts."""
+    missing = [skip for skip in wanted if str(skip) not in kept["hits"]]
+    return {**kept, "hits": {**kept["hits"], **_counted(probe, missing)["hits"]}} if missing else kept
+
+
 class Trial:
     """How rules fare on calibration texts."""
 
@@ -191,8 +198,8 @@ class Trial:
 
     def add(self, costs: PassCosts, sets: Sequence[SkipSet], hits: Mapping[str, int], num_tokens: int) -> None:
         """A text, and the set of each of the rules; one that skips nothing decodes plainly."""
-        own = np.array([hits.get(str(skip), num_tokens) for skip in sets])
-        faster = best_drafting(costs, sets, own / max(num_tokens, 1))
+        own = np.array([hits[str(skip)] if skip else num_tokens for skip in sets])
+        faster = best_drafting(costs, sets, rate_of(own, num_tokens))
         plain = num_tokens * costs.plain
         self._seconds += plain / np.where([bool(skip) for skip in sets], faster, 1.0)
         self._hits, self._plain, self._num_tokens = self._hits + own, self._plain + plain, self._num_tokens + num_tokens

@@ -48,6 +48,11 @@ def hits_of(probe: Probe, skips: Sequence[SkipSet]) -> list[list[bool]]:
     return found
 
 
+def rate_of(hits: Any, num_tokens: int) -> Any:
+    """An acceptance that few tokens cannot make high."""
+    return (hits + 1) / (num_tokens + 2)
+
+
 def best_drafting(costs: PassCosts, skips: Sequence[SkipSet], rates: Sequence[float] | Array) -> Array:
     """[sets]: how much faster than plain decoding rounds are that draft with it, at its best length of at least 1."""
     rounds = costs.rounds(skips)
@@ -63,7 +68,7 @@ def keep_best(
     skips = [skip for skip in dict.fromkeys(skip for one in found for skip in one) if skip]
     if not skips:
         return []
-    rates = np.array([[float(np.mean(hits)) for hits in hits_of(probe, skips)] for probe in probes]).T  # [sets, texts]
+    rates = np.array([[rate_of(sum(hits), len(hits)) for hits in hits_of(probe, skips)] for probe in probes]).T
     is_own = np.array([[skip in one for one in found] for skip in skips])
     told = ~is_own | is_own.all(1, keepdims=True)
     matches = (rates * told).sum(1) / told.sum(1)

@@ -159,7 +159,8 @@ def savings(latency: LatencyFit) -> dict[int, float]:
 def _point(kept: Mapping[str, Any]) -> Point:
     """As JSON has it: numbers are text."""
     remembered = {int(number): loss for number, loss in kept["losses"].items()}
-    return Point(SkipSet.parse(kept["skip"]).numbers, Quality(**kept["fitted"]), remembered)
+    fitted = kept.get("fitted") or {"lost": kept["lost"], "match": kept["match"]}  # of an earlier version
+    return Point(SkipSet.parse(kept["skip"]).numbers, Quality(**fitted), remembered)
 
 
 def read_frontier(knowledge: Knowledge) -> Sequence[FrontierPoint]:

@@ -144,6 +144,7 @@ class Replanner(PlainStrategy):
 
     def end(self, sequence_id: int) -> None:
         text = self._texts.pop(sequence_id, None)
+        self._account.is_planning = False  # its last round may have been interrupted
         if text is not None:
             self._num_ended, self._num_emitted = self._num_ended + 1, self._num_emitted + text.num_tokens
 

@@ -228,8 +228,7 @@ class Swift(PlainStrategy):
         count = min(num_known, options.window * (1 if options.paper else 2))
         end = num_context - num_generated + count if options.paper else num_context
         probe = context.probe(count, before=num_context - end + 1)
-        found = matched(probe, points, context.tokens[end - count : end])
-        return Matched(found.hits.cpu(), found.log_probs.cpu())
+        return matched(probe, points, context.tokens[end - count : end])
 
     def _lower_if_poor(self, search: Published) -> None:
         """By acceptance, or matchness where too little is drafted to tell."""

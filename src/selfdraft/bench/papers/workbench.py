@@ -135,7 +135,7 @@ class Workbench:
     say: Callable[[str], None] = lambda text: None
     shots: Mapping[str, int] = field(default_factory=dict)
     _failed: dict[str, Fitted] = field(default_factory=dict)
-    _known: dict[tuple[str, str], Prompt] = field(default_factory=dict)
+    _known: dict[tuple[str, str, int], Prompt] = field(default_factory=dict)
 
     def for_experiment(self, recipe: Recipe, experiment: Experiment) -> Self:
         return replace(self, scale=self.scale.of(recipe, experiment), shots=recipe.shots)
@@ -168,15 +168,15 @@ class Workbench:
         return Task(name, kind.title, chosen, fitting, stand_in)
 
     def _examples(self, name: str, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """Neither measured nor fitted to; without answers there are none."""
+        """Neither measured nor fitted to."""
         count = min(self.shots.get(name, 0), len(prompts) - 2)
         return [prompt for prompt in prompts if prompt.reference][:count]
 
     def _formed(self, name: str, prompt: Prompt, examples: Sequence[Prompt]) -> Prompt:
-        """As the paper's models were asked."""
-        if name not in self.shots:
+        """As the paper's models were asked; without answers as they are."""
+        if name not in self.shots or (self.shots[name] and not examples):
             return prompt
-        key = name, prompt.id
+        key = name, prompt.id, len(examples)
         if key not in self._known:
             self._known[key] = few_shot(prompt, examples, self.engine)
         return self._known[key]
