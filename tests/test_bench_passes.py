@@ -120,7 +120,7 @@ def test_ctrl_c_keeps_what_is_done(tiny: str, tmp_path: Path, monkeypatch: pytes
 
     file, command = tmp_path / "passes.jsonl", ["bench", "passes", "--seconds", "0.2", "--shape", tiny]
     assert main([*command, "--output", str(file)]) == 0
-    monkeypatch.setattr(passes.latency, "measure", interrupted)
+    monkeypatch.setattr(passes, "make_model", interrupted)
     assert main([*command, "smollm2-135m", "--output", str(file)]) == 130
     told = capsys.readouterr()
     assert "the same command goes on" in told.err

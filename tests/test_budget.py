@@ -160,7 +160,7 @@ def test_what_is_predicted_is_of_what_is_measured(clock: Clock, engine: Engine, 
     """The same texts, lookahead, tree and baseline: where nothing but passes takes time, both are equal."""
     clock(0.1)
     settings: dict[str, Any] = {"prune": {"always": True}} if strategy == "prune" else {}
-    trials = calibrate(engine, PROMPTS, [strategy], CalibrateOptions(120, 64, 1, settings=settings)).artefacts[strategy]
+    trials = calibrate(engine, PROMPTS, [strategy], CalibrateOptions(120, 32, 1, settings=settings)).artefacts[strategy]
     assert any(trial["skip"] for trial in trials.values["trials"])
     for trial in trials.values["trials"]:
         assert trial["predicted"] == pytest.approx(trial["measured"], rel=0.05)

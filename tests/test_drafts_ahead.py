@@ -389,7 +389,7 @@ def test_who_joins_or_leaves_costs_the_others_little(
         monkeypatch.setattr(one.model.generation_config, "eos_token_id", eos)
     run = gpu_drafts.Drafts.run
     with mock.patch.object(gpu_drafts.Drafts, "run", autospec=True, side_effect=run) as asked:
-        found, requests = keep_busy(engine, 4, 3, **method)
+        found, requests = keep_busy(engine, 3, 2, **method)
     own = method if "acceptance" in method else {**method, "strategy": "off", "lookahead": "fixed", "tree": "chain"}
     expected = [plain.generate(prompt, max_new_tokens=count, **own) for prompt, count in requests]
     assert tokens_of(found) == tokens_of(expected)

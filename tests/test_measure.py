@@ -207,7 +207,10 @@ def test_resuming_gives_the_same_totals(
     assert again.records[: len(half.records)] == half.records, "measured once"
 
 
-@pytest.mark.parametrize("cut", ["in a conversation", "before one of ours", "in a line"])
+_LATER = [pytest.param(cut, marks=pytest.mark.full) for cut in ("in a conversation", "before one of ours")]
+
+
+@pytest.mark.parametrize("cut", ["in a line", *_LATER])
 def test_what_was_written_by_half_is_measured_again(engine: Engine, tmp_path: Path, cut: str) -> None:
     plan, file = plan_of(peers=["eager"]), tmp_path / "result.jsonl"
     whole = Measurement(engine, plan, RecordFile(file))

@@ -76,7 +76,7 @@ class TestTraces:
         [
             ("llama", UNIFORM),
             ("llama", {"drafter": "model", "settings": {"model": {"source": "", "without": "2"}}}),
-            ("gemma2", {"strategy": "fixed"}),
+            pytest.param("gemma2", {"strategy": "fixed"}, marks=pytest.mark.full),
             ("gpt2", {"strategy": "early-exit"}),
             ("gpt_neox", {"strategy": "fixed", "settings": {"fixed": {"skip": "m1,a2"}}}),
         ],
@@ -203,6 +203,7 @@ class TestTraining:
         static = max(f1(static_hits(trace, length) for trace in validation) for length in range(1, 13))
         assert f1(classifier_hits(classifier, trace) for trace in validation) > 0.95 > 0.8 > static
 
+    @pytest.mark.full
     def test_position_can_decide(self) -> None:
         """Late tokens are kept, early ones are not; beyond the trained positions it is as at the last of them."""
         places = torch.arange(100)
@@ -213,6 +214,7 @@ class TestTraining:
         longer = made_trace(torch.arange(300) >= 50, torch.full((300,), 0.5))
         assert f1([classifier_hits(classifier, longer)]) > 0.97
 
+    @pytest.mark.full
     def test_soft_labels_are_chances(self) -> None:
         generator = torch.Generator().manual_seed(0)
         confidences = torch.rand(2000, generator=generator)
@@ -327,6 +329,7 @@ class TestTrainLookahead:
         assert validation.isdisjoint(training)
         assert sum(map(len, seen)) == len(PROMPTS)
 
+    @pytest.mark.full
     def test_the_budget_leaves_prompts_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         said: list[str] = []
         monkeypatch.setattr(module.LookaheadFit, "_affordable", lambda work, prompt: 6)
