@@ -24,12 +24,11 @@ import numpy as np
 import torch
 
 from ..economics import PassCosts
-from ..errors import ProfileError
 from ..fitting import Kit
 from ..options import setting
 from ..protocols import Knowledge, PlanContext, Probe
 from ..types import OFF, Plan, SkipSet, StepRecord
-from .base import PlainStrategy
+from .base import PlainStrategy, damaged
 from .draft_switch import DraftSwitch
 from .kept_sets import best_drafting, hits_of, rate_of
 
@@ -152,10 +151,7 @@ def read_rules(options: Asd.Options, knowledge: Knowledge) -> tuple[Rules, bool]
         learned = Rules(*(type(usual)(known.get(name, usual)) for name, usual in vars(Rules()).items()))
         is_promising = float(known.get("predicted", 1.0)) >= 1
     except (TypeError, ValueError, AttributeError) as error:
-        raise ProfileError(
-            f"the profile's rules of `asd` cannot be read ({type(error).__name__}: {error}). Make them again with: "
-            f"{knowledge.command('calibrate')} --strategy asd"
-        ) from error
+        raise damaged("rules of `asd`", error, f"{knowledge.command('calibrate')} --strategy asd") from error
     rules = replace(learned, **{name: one for name in vars(learned) if (one := getattr(options, name)) is not None})
     return rules, is_promising or rules != learned
 

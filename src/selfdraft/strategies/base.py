@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..errors import ProfileError
 from ..fitting import Kit
 from ..protocols import PlanContext
 from ..types import Plan, StepRecord
@@ -60,3 +61,9 @@ class ConstantStrategy(PlainStrategy):
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
         return self.known_plans[0]
+
+
+def damaged(what: str, error: Exception, command: str) -> ProfileError:
+    """Of a part of the profile, and the command that makes it."""
+    reason = f"{type(error).__name__}: {error}"
+    return ProfileError(f"the profile's {what} cannot be read ({reason}). Make it again with: {command}")

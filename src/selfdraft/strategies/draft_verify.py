@@ -21,7 +21,7 @@ from ..options import setting
 from ..protocols import Knowledge
 from ..registry import find
 from ..types import OFF, Plan, Prompt, SkipSet
-from .base import ConstantStrategy
+from .base import ConstantStrategy, damaged
 from .bayes import Search
 from .uniform import spread
 
@@ -163,7 +163,4 @@ def _known_skip(options: DraftVerify.Options, knowledge: Knowledge) -> SkipSet:
         skip.check(knowledge.num_layers)
         return skip
     except (LookupError, TypeError, ValueError, AttributeError, OptionError) as error:
-        raise ProfileError(
-            f"the profile's skip set of `draft-verify` cannot be read ({type(error).__name__}: {error}). Make it again "
-            f"with: {command}"
-        ) from error
+        raise damaged("skip set of `draft-verify`", error, command) from error

@@ -19,6 +19,7 @@ import torch
 from ..options import setting
 from ..protocols import Knowledge, PlanContext, Probe
 from ..types import Plan, SkipSet
+from .kept_sets import rate_of
 from .replanning import Cadence, Replanner, fastest, gain_of
 
 
@@ -63,4 +64,4 @@ def acceptances(probe: Probe) -> list[float]:
             said.append(probe.scores(states)[0].argmax(-1))
     choices = torch.stack(said)
     hits: list[int] = (choices[:-1] == choices[-1]).sum(1).tolist()
-    return [(count + 1) / (choices.shape[1] + 2) for count in hits]
+    return [rate_of(count, choices.shape[1]) for count in hits]

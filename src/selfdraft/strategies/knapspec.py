@@ -28,12 +28,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..economics import LatencyFit, PassCosts, expected_tokens
-from ..errors import OptionError, ProfileError
+from ..errors import OptionError
 from ..fitting import Kit
 from ..options import setting
 from ..passes import States
 from ..protocols import Knowledge, PlanContext, Probe
 from ..types import Plan, SkipSet
+from .base import damaged
 from .kept_sets import MAX_SETS, KeptSet, best_drafting, hits_of, keep_best
 from .knapsack import Item, solve
 from .matching import choices_after
@@ -205,8 +206,5 @@ def read_known(knowledge: Knowledge) -> Sequence[KeptSet]:
         for one in found:
             one.skip.check(knowledge.num_layers)
     except (LookupError, TypeError, ValueError, AttributeError, OptionError) as error:
-        raise ProfileError(
-            f"the profile's sets of `knapspec` cannot be read ({type(error).__name__}: {error}). Make them again with: "
-            f"{knowledge.command('calibrate')} --strategy knapspec"
-        ) from error
+        raise damaged("sets of `knapspec`", error, f"{knowledge.command('calibrate')} --strategy knapspec") from error
     return found

@@ -45,7 +45,7 @@ from .anchors import (
     unpack,
     vector_of,
 )
-from .base import ConstantStrategy, PlainStrategy
+from .base import ConstantStrategy, PlainStrategy, damaged
 from .domains import DAMAGE, GENERAL, fit_domains
 from .prune import Prune
 
@@ -193,7 +193,7 @@ def _read(artefact: Mapping[str, Any], options: Knn.Options, command: str) -> li
     try:
         domains, made = unpack(artefact), {name: artefact[name] for name in ("feature", "search", "general")}
     except DAMAGE as error:
-        raise _damage(error, command) from error
+        raise damaged("domains of `knn`", error, command) from error
     for option in ("feature", "search"):
         if made[option] != getattr(options, option):
             raise OptionError(
@@ -214,9 +214,4 @@ def _build(found: Mapping[str, Any], options: Knn.Options, knowledge: Knowledge,
         built: Strategy = kind(_inner_options(kind, options), inner)
         return built
     except (*DAMAGE, ProfileError) as error:
-        raise _damage(error, command) from error
-
-
-def _damage(error: Exception, command: str) -> ProfileError:
-    what = f"the profile's domains of `knn` cannot be read ({type(error).__name__}: {error})"
-    return ProfileError(f"{what}. Make them again with: {command}")
+        raise damaged("domains of `knn`", error, command) from error

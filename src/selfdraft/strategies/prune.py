@@ -22,7 +22,7 @@ from ..fitting import Kit
 from ..options import setting
 from ..protocols import Knowledge, PlanContext
 from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
-from .base import PlainStrategy
+from .base import PlainStrategy, damaged
 from .elimination import MIN_MATCH, Point, Quality, eliminate, qualities, sample
 
 KNOWN_LENGTHS = (128, 512, 2048)
@@ -171,10 +171,7 @@ def read_frontier(knowledge: Knowledge) -> Sequence[FrontierPoint]:
         for point in points:
             point.skip.check(knowledge.num_layers)
     except (LookupError, TypeError, ValueError, OptionError) as error:
-        raise ProfileError(
-            f"the profile's frontier of `prune` cannot be read ({type(error).__name__}: {error}). Make it again with: "
-            f"{command}"
-        ) from error
+        raise damaged("frontier of `prune`", error, command) from error
     kept = [point for point in points if point.skip]
     if not kept:
         raise ProfileError(f"the profile's frontier of `prune` has no skip set yet. Go on with: {command}")
