@@ -23,10 +23,11 @@ from selfdraft.registry import find, resolve
 from selfdraft.strategies.clasp import Clasp
 from selfdraft.strategies.dynamic_exit import DynamicExit, exit_after
 from selfdraft.strategies.dynamic_exit import acceptances as exit_acceptances
+from selfdraft.strategies.failures import Failures
 from selfdraft.strategies.knapsack import solve
 from selfdraft.strategies.knapspec import KnapSpec, acceptances, items, networks, paper_choice, plan_seconds
 from selfdraft.strategies.matching import choices
-from selfdraft.strategies.prune import Prune, Text
+from selfdraft.strategies.prune import Prune
 from selfdraft.types import OFF, Plan, SkipSet, StepRecord
 from test_knapsack import TEXT, probe_of, zeroed
 
@@ -484,12 +485,12 @@ def test_what_a_set_drafted_that_calibration_has_not_seen_says_nothing() -> None
 @pytest.mark.parametrize(("length", "match"), [(1, 0.5), (4, 0.8), (6, 0.7), (12, 0.9)])
 def test_a_text_as_calibrated_is_believed_as_calibrated(length: int, match: float) -> None:
     """Tokens kept with probability `match` until the first refusal: nothing to correct, however long the drafts."""
-    chance, text = random.Random(0), Text()
+    chance, failures = random.Random(0), Failures()
     ratios = []
     for _ in range(3000):
         num_accepted = next((depth for depth in range(length) if chance.random() > match), length)
-        text.observe(step(Plan(), length, num_accepted), match)
-        ratios.append(text.failure_ratio)
+        failures.observe(step(Plan(), length, num_accepted), match)
+        ratios.append(failures.ratio)
     assert statistics.mean(ratios) == pytest.approx(1.0, abs=0.1)
 
 

@@ -126,9 +126,8 @@ def context_of(num_prompt: int, num_generated: int) -> PlanContext:
         (True, 9, range(8)),
         (True, 50, range(8)),  # the first ones, for ever
         (False, 8, range(8)),
-        (False, 15, range(15)),
-        (False, 16, range(16)),
-        (False, 50, range(34, 50)),  # the last ones, and as many held out
+        (False, 9, range(1, 9)),
+        (False, 50, range(42, 50)),  # the last ones
     ],
 )
 def test_which_tokens_are_scored(
@@ -142,36 +141,36 @@ def test_which_tokens_are_scored(
 
 
 @pytest.mark.parametrize("num_prompt", [1, 5, 40])
-def test_sub_layers_are_ranked_on_the_prompt_as_well(looked: list[list[int]], num_prompt: int) -> None:
-    strategy = alone(window=8, budget=1.0)
-    strategy.plan(0, context_of(num_prompt, 8))
-    last = num_prompt + 8 - 1
-    assert looked == [list(range(max(0, last - 16), last))]
+def test_tokens_of_the_prompt_are_scored_where_few_were_generated(looked: list[list[int]], num_prompt: int) -> None:
+    strategy = alone(window=40, budget=1.0)
+    strategy.plan(0, context_of(num_prompt, 32))
+    last = num_prompt + 32 - 1
+    assert looked == [list(range(max(0, last - 40), last))]
     assert (strategy.state()["step"], strategy.state()["steps"]) == (1, []), "a ranking has no matchness"
 
 
 @pytest.mark.parametrize(
-    ("is_recorded", "paper", "window", "num_rows"), [(True, False, 128, 32), (False, False, 32, 4), (True, True, 32, 1)]
+    ("is_recorded", "paper", "window", "num_rows"), [(True, False, 256, 8), (False, False, 64, 5), (True, True, 32, 1)]
 )
 def test_windows_are_longer_where_passes_are_recorded(
     looked: list[list[int]], is_recorded: bool, paper: bool, window: int, num_rows: int
 ) -> None:
     fit = learned.latency(num_layers=20, is_recorded=is_recorded)
     strategy = alone(fit=fit, num_layers=20, paper=paper, budget=1.0, always=True, enough=1.0)
-    assert len(strategy._search.candidates()) == num_rows + (not paper)
+    assert len(strategy._search.candidates()) == num_rows
     strategy.plan(0, context_of(4, 31))
     assert looked == []
-    for number, num_generated in enumerate((32, 32 + window // 4, 1000), 1):
+    for number, num_generated in enumerate((32, 64, 1000), 1):
         strategy.plan(0, context_of(4, num_generated))
         strategy.observe(0, round_of(1))
-        assert len(looked[-1]) == min(num_generated + 3 * (not paper), window * (1 if paper else 2))
+        assert len(looked[-1]) == min(num_generated + 3 * (not paper), window)
         assert len(looked) == number
 
 
 def ranked(**options: Any) -> Swift:
     """With a set that was found by what it matches."""
     strategy = alone(**{"window": 8, "budget": 1.0, "enough": 1.0, "candidates": 6, **options})
-    while strategy.state()["matchness"] is None:
+    while strategy.state().get("last_review", 0) is None:
         points = strategy._search.candidates()
         strategy._search.judge(points, all_right(points, 8), 0)
     strategy.plan(0, context_of(4, 0))
@@ -184,9 +183,10 @@ def test_tokens_count_as_known_once(looked: list[list[int]]) -> None:
     for num_generated in (8, 9, 10, 15, 60):
         strategy.plan(0, context_of(3, num_generated))
         strategy.observe(0, round_of(1))
-        known.append(strategy.state()["num_known"])
+        (size, kept) = (strategy.state()[name] for name in ("size", "kept"))
+        known.append(kept[str(size)]["num_known"])
     assert len(looked) == 4, "of nine too few are new"
-    assert known == [4, 4, 6, 11, 19], "never more than are held out"
+    assert known == [4, 4, 6, 10, 14], "never more than are held out"
 
 
 @both
@@ -287,7 +287,7 @@ def test_two_halves_are_one_whole(paper: bool, home: Path) -> None:
         "matchness",
         "snapshots",
         "num_idle",
-        *(("observations",) if paper else ("losses", "num_known")),
+        *(("observations",) if paper else ("losses", "kept", "path")),
     )
     assert {name: together[name] for name in names} == {name: whole[name] for name in names}
     assert [row["num_tokens"] for row in together["steps"]] == [row["num_tokens"] for row in whole["steps"]]
@@ -338,11 +338,12 @@ def drafting(strategy: Swift, num_rounds: int, num_accepted: int, other: Plan | 
         strategy.observe(0, round_of(10, num_accepted, 1e-6, plan=other or plan))
 
 
-OVER = {"phase": "accelerate", "matchness": 0.6, "step": 1000}
+OVER = {"phase": "accelerate", "step": 1000}
 
 
 def settled(**options: Any) -> Swift:
-    known = {**alone(**options).state(), **OVER}
+    options = {"window": 8, **options}
+    known = {**ranked(**options).state(), **OVER}
     strategy = alone(known, **options)
     assert strategy.is_settled
     return strategy
@@ -425,7 +426,7 @@ def test_what_could_not_pay_is_neither_searched_nor_drafted(looked: list[Any], b
 
 @pytest.mark.parametrize("match", [0.0, 1.0])
 def test_what_seems_not_to_pay_is_looked_at_later_and_later(match: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no draft is ever right a look is a ranking and a comparison of sizes, and comes after 1024 tokens more."""
+    """Where no draft is ever right the next look, at what is kept, comes after 1024 tokens more."""
     looks: list[int] = []
 
     def noted(probe: list[int], points: Sequence[Any], wanted: Sequence[int]) -> Matched:
@@ -449,7 +450,7 @@ def test_what_seems_not_to_pay_is_looked_at_later_and_later(match: float, monkey
         assert strategy.state()["is_hopeless"]
         assert strategy.is_settled
         assert gaps == pytest.approx([RETRY, 2 * RETRY, 4 * RETRY], abs=64)
-        assert len(looks) == 8, "two passes each time"
+        assert len(looks) == 4 + 3 * 2, "then two passes each time"
     else:
         assert gaps == []
         assert len(looks) > 100
@@ -491,8 +492,8 @@ def simulated(strategy: Swift, looked: list[Any], num_rounds: int, seconds: floa
 def test_optimisation_keeps_to_its_budget(looked: list[Any], seconds: float) -> None:
     strategy = alone(window=8, always=True, enough=1.0)
     shares = list(simulated(strategy, looked, 1000, seconds))
-    assert max(shares[200:]) <= 0.05 + 0.2 / (200 * 0.02) * (seconds == 0.2), "the first pass was expected cheaper"
-    assert max(shares[-300:]) <= 0.05
+    assert max(shares[200:]) <= 0.1 + 0.2 / (200 * 0.02) * (seconds == 0.2), "the first pass was expected cheaper"
+    assert max(shares[-300:]) <= (0.025 if seconds == 0.001 else 0.1), "less once there are sets"
     assert len(looked) > 3
     if seconds > 0.1:
         assert shares[-1] > 0.02, "and it uses it"

@@ -10,7 +10,7 @@ more or less often drafts of this text fail. Where no set promises more than pla
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..protocols import Knowledge, PlanContext
 from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
 from .base import PlainStrategy, damaged
 from .elimination import MIN_MATCH, Point, Quality, eliminate, qualities, sample
+from .failures import Failures
 
 KNOWN_LENGTHS = (128, 512, 2048)
 """Texts for which the plan is recorded beforehand where passes are recorded."""
@@ -31,33 +32,17 @@ USUAL_LENGTH = 512
 """For which sub-layers are weighed against each other."""
 _INTERVAL = 8
 """Rounds between two looks at what promises most."""
-_PRIOR_FAILURES = 2.0
-"""Failed drafts of a text that weigh as much as all that calibration says."""
-_MEMORY = 0.98
-"""What a round leaves of the weight of those before it."""
 _HELD_OUT = 1 / 3
 """Of the calibration texts: they tell how good a set is, the others choose it."""
 
 
 @dataclass
 class Text:
-    """How often drafts of one text failed, and how often they would have in calibration."""
+    """Of one text: what drafts it, and how often that failed."""
 
     plan: Plan | None = None
     num_rounds: int = 0
-    failed: float = 0.0
-    expected: float = 0.0
-
-    def observe(self, step: StepRecord, match: float) -> None:
-        """What stands after the first refusal was never judged."""
-        num_accepted = min(step.verdict.num_accepted, step.draft.num_draft_steps)
-        has_failed = num_accepted < step.draft.num_draft_steps
-        self.failed = _MEMORY * self.failed + has_failed
-        self.expected = _MEMORY * self.expected + (num_accepted + has_failed) * (1 - match)
-
-    @property
-    def failure_ratio(self) -> float:
-        return (self.failed + _PRIOR_FAILURES) / (self.expected + _PRIOR_FAILURES)
+    failures: Failures = field(default_factory=Failures)
 
 
 class Prune(PlainStrategy):
@@ -99,14 +84,14 @@ class Prune(PlainStrategy):
         text.num_rounds += 1
         # else a set that another text's domain chose: its match is not known here
         if not step.draft.tokens or step.plan.skip in self._match_of:
-            text.observe(step, self._match_of.get(step.plan.skip, 1.0))
+            text.failures.observe(step, self._match_of.get(step.plan.skip, 1.0))
 
     def end(self, sequence_id: int) -> None:
         self._texts.pop(sequence_id, None)
 
     def _best(self, num_context: int, text: Text, num_rows: int = 1) -> Plan:
         """What promises most tokens per second; the plan there is where that promises about as many."""
-        acceptance = np.clip(1 - (1 - self._match) * text.failure_ratio, 0, 1)
+        acceptance = np.clip(1 - (1 - self._match) * text.failures.ratio, 0, 1)
         speeds = speed_table(acceptance, self._rounds_at(num_context, num_rows))
         by_plan = dict(zip(self._plans, speeds[:, 1:].max(1).tolist(), strict=True))
         if not self._options.always:

@@ -10,15 +10,15 @@ them: int(2 (L - 2) r) sub-layers, 3/5/8/10 candidates. Even then two things dif
 - the evenly spaced layers are as many as candidates have, and are scored first; theirs are half, and the first goes.
 
 Ours, as long as `paper` is not set:
-- the first set is made of the sub-layers that lose least on prompt and text, each left out alone, per second saved;
-- its size is the one that promises most tokens per second at its matchness, again and again, up and down;
-- the window slides, and has 128 tokens where passes are recorded;
-- candidates differ a little from the set in use, several share a pass, none is Bayesian;
+- the search begins with what each sub-layer loses, left out alone, and drops the cheapest per second saved, two a step;
+- it scores the last tokens, of the prompt if need be, and has 256 of them where passes are recorded;
+- sets of several sizes are kept; the one drafts that promises most tokens per second, as often as drafts fail here;
+- then candidates differ a little from the set in use, several share a pass, none is Bayesian;
 - log-probability decides between them, on tokens they are chosen by and on held-out ones; matchness is only told;
-- optimisation takes at most a twentieth of the time, a hundredth while drafting is slower than plain decoding;
+- optimisation takes at most a fiftieth of the time, a tenth until sets are found, less while drafting is slower;
 - where no size could pay, nothing is searched or drafted; where none seems to, the next look comes later and later;
 - another set drafts only where it is noticeably better; when acceptance falls the search begins again;
-- the paper's table of siblings, and branches that are looked up in the text beside them.
+- drafts stop earlier, at 0.9; the paper's table of siblings has branches beside it that are looked up in the text.
 """
 
 from __future__ import annotations
@@ -29,23 +29,27 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..economics import LENGTH_STEP
+from ..economics import LENGTH_STEP, MAX_DRAFTED
 from ..errors import OptionError, ProfileError
 from ..protocols import Knowledge, PlanContext
 from ..types import OFF, Plan, SkipSet, StepRecord
 from .base import PlainStrategy
 from .bayes import Point
 from .draft_switch import MAX_RETRY, RETRY, DraftSwitch
+from .failures import Failures
 from .matching import Matched, matched
 from .prune import USUAL_LENGTH
 from .replanning import Account
-from .swift_search import GAIN, Published, Ranked, SwiftOptions, evenly, size_of
+from .swift_ranked import GAIN, Ranked
+from .swift_search import Published, SwiftOptions, evenly, size_of
 from .timeline import Timeline
 
 _LEAST_TOKENS = 32
-"""Generated ones of a text before it is scored on, where the window has as many."""
-_RESTING = 0.2
-"""Of the budget, while drafting is slower than plain decoding."""
+"""Generated ones before a text is scored on, where the window has as many; and new ones before it is again."""
+_FIRST, _RESTING = 5.0, 0.2
+"""Of the budget, until sets are found, and while drafting is slower than plain decoding."""
+_INTERVAL = 32
+"""Rounds that drafted between two looks at which size promises most."""
 _HIGH = 0.9
 """An acceptance at which drafts must promise something to be searched for and tried."""
 _RATIO_STEPS = 100
@@ -80,7 +84,6 @@ class Acceptance:
         return self.accepted / self.drafted if self.drafted >= _ENOUGH_DRAFTS else None
 
 
-_STOPPING = {"confidence": {"threshold": 0.8, "max_tokens": 25}}
 _PAIRING = {"lookahead": "confidence", "tree": "siblings"}
 
 
@@ -89,11 +92,14 @@ class Swift(PlainStrategy):
     learns_online = True
     pairs_with: ClassVar[Mapping[str, Any]] = {
         **_PAIRING,
-        "settings": {**_STOPPING, "siblings": {"table": "swift", "lookup": 2}},
+        "settings": {
+            "confidence": {"threshold": 0.9, "max_tokens": MAX_DRAFTED},
+            "siblings": {"table": "swift", "lookup": 2},
+        },
     }
     paper_pairs_with: ClassVar[Mapping[str, Any]] = {
         **_PAIRING,
-        "settings": {**_STOPPING, "siblings": {"table": "swift-code"}},
+        "settings": {"confidence": {"threshold": 0.8, "max_tokens": 25}, "siblings": {"table": "swift-code"}},
     }
     practice: ClassVar[Mapping[str, Any]] = {"budget": 1.0}
 
@@ -110,7 +116,8 @@ class Swift(PlainStrategy):
         if saved and {**saved, **self._asked} == saved:
             self._restore(saved, knowledge)
         self._account = Account(last=self._first_seconds())
-        self._switch, self._acceptance = DraftSwitch(), Acceptance()
+        self._switch, self._acceptance, self._failures = DraftSwitch(), Acceptance(), Failures()
+        self._num_drafts = 0
         self._level: float | None  # of the acceptance after the search
         self._last_ratio_step = self._search.step
         self._pause, self._wake = RETRY, self._timeline.num_tokens + RETRY  # tokens; see `_rest`
@@ -126,9 +133,12 @@ class Swift(PlainStrategy):
 
     def _first_seconds(self) -> float:
         """About what the first step will take."""
-        options = self._options
-        num_tokens = options.window if options.paper else 2 * options.window * (1 + options.candidates)
-        return self._latency.at(0).verify(num_tokens)
+        return self._latency.at(0).verify(self._options.window * self._num_rows)
+
+    @property
+    def _num_rows(self) -> int:
+        """Of a pass: always as many, for each number is recorded for itself."""
+        return 1 if self._options.paper else 1 + self._options.candidates
 
     # ------------------------------------------------------------------------------------------------ the loop's calls
 
@@ -142,7 +152,9 @@ class Swift(PlainStrategy):
         if self._is_due(text, context):
             self._account.is_planning = True
             self._optimise(text, context)
-        if self._search.skipped != self._plan.skip.numbers and self._is_noticeably_better:
+        if self._search.skipped == self._plan.skip.numbers:
+            self._search.gain = 0.0
+        elif self._is_noticeably_better:
             self._draft_with_best()
         return self._plan if self._is_drafting(context.num_context_tokens) else OFF
 
@@ -155,7 +167,7 @@ class Swift(PlainStrategy):
         self._switch.observe(bool(step.draft.tokens), len(step.verdict.tokens), seconds)
         if step.draft.num_draft_steps:
             self._acceptance.observe(step)
-            self._watch()
+            self._watch(step)
 
     def report(self, sequence_id: int) -> Mapping[str, Any]:
         search = self._search
@@ -173,7 +185,7 @@ class Swift(PlainStrategy):
         least = options.window if options.paper else min(options.window, _LEAST_TOKENS)
         if num_generated < least or not self._account.allows(self._budget):
             return False
-        if not options.paper and num_generated - text.num_scored < options.window // 4:
+        if not options.paper and num_generated - text.num_scored < min(options.window // 4, _LEAST_TOKENS):
             return False
         if search.is_resting:
             return options.resume and self._is_outdone and self._timeline.num_tokens >= self._wake
@@ -182,7 +194,9 @@ class Swift(PlainStrategy):
     @property
     def _budget(self) -> float:
         budget = self._options.budget
-        return _RESTING * budget if self._is_outdone and budget < 1 else budget
+        if budget >= 1:
+            return budget
+        return budget * (_FIRST if self._search.is_growing else _RESTING if self._is_outdone else 1.0)
 
     @property
     def _is_outdone(self) -> bool:
@@ -202,7 +216,7 @@ class Swift(PlainStrategy):
         num_fresh, text.num_scored = context.num_generated_tokens - text.num_scored, context.num_generated_tokens
         search, before = self._search, self._search.skipped
         if isinstance(search, Ranked) and search.is_resting:
-            search.resume()
+            search.look_again()
         points = search.candidates()
         if not points:
             return
@@ -222,13 +236,14 @@ class Swift(PlainStrategy):
         self._pause = min(2 * self._pause, MAX_RETRY)
 
     def _matched(self, points: Sequence[Point], context: PlanContext) -> Matched:
-        """On the last tokens, the second half held out; a ranking on the prompt's, too; the paper on a text's first."""
+        """On the last tokens, the second half held out; by the paper on the first that were generated."""
         options, num_context, num_generated = self._options, context.num_context_tokens, context.num_generated_tokens
-        num_known = num_context - 1 if self._search.is_ranking else num_generated
-        count = min(num_known, options.window * (1 if options.paper else 2))
+        count = min(num_generated if options.paper else num_context - 1, options.window)
         end = num_context - num_generated + count if options.paper else num_context
         probe = context.probe(count, before=num_context - end + 1)
-        return matched(probe, points, context.tokens[end - count : end])
+        padding = [points[0]] * (self._num_rows - len(points))
+        found = matched(probe, [*points, *padding], context.tokens[end - count : end])
+        return Matched(found.hits[: len(points)], found.log_probs[: len(points)])
 
     def _lower_if_poor(self, search: Published) -> None:
         """By acceptance, or matchness where too little is drafted to tell."""
@@ -240,10 +255,17 @@ class Swift(PlainStrategy):
         if found is not None and found < self._options.tolerance and search.lower():
             self._draft_with_best()
 
-    def _watch(self) -> None:
-        """After the search: does acceptance stay what it was?"""
+    def _watch(self, step: StepRecord) -> None:
+        """How often do drafts fail, and once there are sets: does acceptance stay what it was?"""
         search, rate = self._search, self._acceptance.rate
-        if isinstance(search, Published) or not self._options.resume or not search.is_over or rate is None:
+        if isinstance(search, Published) or search.matchness is None:
+            return
+        self._failures.observe(step, search.matchness)
+        self._num_drafts += 1
+        if self._num_drafts % _INTERVAL == 0:
+            search.failures = self._failures.ratio
+            search.choose()
+        if not self._options.resume or search.is_growing or rate is None:
             return
         if self._level is None:
             self._level = rate
