@@ -150,7 +150,7 @@ def test_a_step_is_begun_only_if_it_will_be_over(monkeypatch: pytest.MonkeyPatch
 def test_trials_of_one_strategy_leave_time_for_the_next(clock: Clock, engine: Engine) -> None:
     clock(0.1)
     said: list[str] = []
-    profile = calibrate(engine, PROMPTS, ["uniform", "knapspec"], CalibrateOptions(90), say=said.append)
+    profile = calibrate(engine, PROMPTS, ["uniform", "knapspec"], CalibrateOptions(150), say=said.append)
     assert all(profile.artefacts[name].values["trials"] for name in ("uniform", "knapspec"))
     assert not any("no time is left" in text for text in said)
 

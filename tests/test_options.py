@@ -33,7 +33,7 @@ from selfdraft.types import SkipSet
 layers = st.frozensets(st.integers(0, 40))
 SHARED = {
     *("__init__", "anchors", "base", "bayes", "domains", "elimination", "kmeans", "knapsack", "learned", "matching"),
-    *("draft_switch", "kept_sets", "replanning", "swift_search", "timeline"),
+    *("draft_switch", "failures", "kept_sets", "replanning", "swift_ranked", "swift_search", "timeline"),
 }
 """What several methods use."""
 

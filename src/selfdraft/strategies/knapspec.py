@@ -7,12 +7,13 @@ these would have drafted what the target said there gives its acceptance; the on
 its best length, drafts. `selfdraft calibrate` keeps sets found so: then a plan only scores these.
 
 With `paper` as the authors' code: one plan after 7 rounds, by the tokens of the last 5, then one every 64 rounds; hits
-over tokens; weights by rounding, at most 5; a verification costs a plain pass; until then the whole model drafts, and
-always up to `max_tokens`. Unlike that code, in either case: a probed token sees the target's keys and values of the
+over tokens; weights by rounding, at most 5; a verification costs a plain pass; until then the whole model drafts.
+Unlike that code, in either case: a probed token sees the target's keys and values of the
 tokens before it, not the sub-network's own. Unlike it by default:
 
 - plans are made when what they can bring is more than what they take, and a text begins with the last one;
-- the length found is used, and not to draft at all is one of the choices;
+- not to draft at all is one of the choices;
+- drafts stop earlier, at 0.9, and are verified with siblings, and branches looked up in the text, beside them;
 - a verification costs what it was measured to cost at its width;
 - the acceptance is (hits + 1) / (tokens + 2), or with a profile drawn towards the match found in calibration;
 - at least 32 tokens are looked at: few cannot show a high acceptance, and rounds that draft nothing emit one each;
@@ -38,6 +39,7 @@ from .base import damaged
 from .kept_sets import MAX_SETS, KeptSet, best_drafting, hits_of, keep_best
 from .knapsack import Item, solve
 from .matching import choices_after
+from .prune import Prune
 from .replanning import Cadence, Promised, Replanner, fastest, gain_of
 
 _PAPER_LENGTHS, _PAPER_WAIT = 18, 2
@@ -74,7 +76,8 @@ class KnapSpecOptions:
 class KnapSpec(Replanner):
     Options = KnapSpecOptions
     can_fit = True
-    pairs_with: ClassVar[Mapping[str, Any]] = {
+    pairs_with: ClassVar[Mapping[str, Any]] = Prune.pairs_with
+    paper_pairs_with: ClassVar[Mapping[str, Any]] = {
         "lookahead": "confidence",
         "tree": "chain",
         "settings": {"confidence": {"threshold": 0.7, "max_tokens": 10}},
