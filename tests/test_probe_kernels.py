@@ -1,4 +1,4 @@
-"""Attention of probed tokens against the same calculation in float64. On a GPU, or in Triton's interpreter."""
+"""Kernels of probes: attention against float64, choices against torch. On a GPU, or in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import torch
 
 from heads import FEATURES, heads_of, prepared, scored
 from needs_triton import DEVICE, HAS_GPU
+from selfdraft.kernels.closest import closest
 from selfdraft.kernels.features import Heads
 from selfdraft.kernels.known import attend_known
+from selfdraft.passes import States
+from selfdraft.strategies import knapsack
 
 DTYPE, TOLERANCE = (torch.bfloat16, 1e-2) if HAS_GPU else (torch.float32, 1e-5)
 SHAPES = {
@@ -65,3 +68,28 @@ def test_tokens_that_pad_may_stand_after_the_last_slot() -> None:
     truth = expected(qkv[:4], keys[0], values[0], 60, heads).flatten(1)
     assert float((found[:4].double() - truth).norm() / truth.norm()) < TOLERANCE
     assert found.isfinite().all()
+
+
+@pytest.mark.parametrize(("before", "after", "weight"), [(1, 8, 3), (8, 8, 1), (8, 16, 3), (9, 9, 4), (1, 1, None)])
+def test_the_closest_streams_are_those_that_torch_finds(before, after, weight, monkeypatch) -> None:
+    """Of equals the one that ran; some are too far away, some were not there before. Without a weight it is pinned."""
+    monkeypatch.setattr(knapsack, "runs_triton", lambda device: False)
+    generator = torch.Generator().manual_seed(before + after)
+    run, skipped = torch.randn(2, before, 5, 48, generator=generator) + 2 * torch.randn(5, 48, generator=generator)
+    skipped[1::3] = run[:-1][: len(skipped[1::3])] if before > 1 else skipped[1::3]
+    run[1::4] = run[:1]
+    if weight is not None and before > weight:
+        run[weight] = skipped[0]  # equals
+    known = torch.rand(before, generator=generator)
+    known[2::5] = -torch.inf
+    shares = torch.tensor([0.25, 0.25, 0.25, 0.25, 0.0])
+    run, skipped, known, shares = (one.to(DEVICE) for one in (run, skipped, known, shares))
+    others = None if weight is None else skipped
+    for min_cosine in (-1.0, 0.8):
+        truth = knapsack.Choice(shares, min_cosine)(
+            States(run), None if others is None else States(others), known, after, weight or 1
+        )
+        found = closest(run, others, known, shares, after, weight or 1, min_cosine)
+        torch.testing.assert_close(found[0], truth[0].hidden, rtol=0, atol=0)
+        torch.testing.assert_close(found[1], truth[1])
+        assert torch.equal(found[2], truth[2])
