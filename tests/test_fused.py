@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -27,18 +27,22 @@ from selfdraft.models.eager import EagerRunner
 from selfdraft.models.gpu import accept as gpu_accept
 from selfdraft.models.gpu import forward as gpu_forward
 from selfdraft.models.gpu import fused as fused_module
-from selfdraft.models.gpu import fused_prefill, products
+from selfdraft.models.gpu import fused_prefill, fused_probe, probing, products
 from selfdraft.models.gpu import graphs as gpu_graphs
 from selfdraft.models.gpu import prefill as gpu_prefill
 from selfdraft.models.gpu import runner as gpu_runner
 from selfdraft.models.gpu.forward import ModuleForward, prove
 from selfdraft.models.gpu.fused import FusedForward, Midway, reason_against
 from selfdraft.models.gpu.fused_prefill import FusedPrefill
+from selfdraft.models.gpu.fused_probe import FusedBranches
 from selfdraft.models.gpu.graphs import Graphs
 from selfdraft.models.gpu.memory import Device, PassBuffers
 from selfdraft.models.gpu.prefill import Prefill
 from selfdraft.models.gpu.runner import CudaRecorder, GraphRunner
 from selfdraft.passes import PassRequest, TreeMask
+from selfdraft.strategies import knapsack
+from selfdraft.strategies.knapsack import Item, solve
+from selfdraft.strategies.matching import matched
 from selfdraft.types import SkipSet
 from tape import NotedKernel, TapeRecorder
 
@@ -69,6 +73,7 @@ def prefills_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     if not HAS_GPU:
         monkeypatch.setattr(gpu_prefill, "PREFILL_STEP", 4)
         monkeypatch.setattr(fused_prefill, "_PROOF_WIDTHS", ((18, 2), (1, 3)))
+        monkeypatch.setattr(fused_probe, "_PROOF_TOKENS", 18)
 
 
 class Again:
@@ -624,3 +629,57 @@ def test_a_prefill_that_fails_its_proof_is_not_used(monkeypatch, caplog):
     assert "reads prompts without fused kernels: no such kernel" in caplog.text
     whole = EagerRunner(model_of("llama").float()).decoder
     assert type(gpu_runner.prefill_for(whole, graphs)) is Prefill, "not in half precision"
+
+
+# ------------------------------------------------------------------------------------------------------------ probes
+
+
+def probes_of(runners: Any, places: Sequence[tuple[int, int]]) -> Iterator[tuple[Any, Any, list[int]]]:
+    """The fused and the eager runner's, and the probed tokens: from each position of each row of a cache on."""
+    caches, texts = [runner.new_cache(2, 64) for runner in runners], [list(range(3, 7)), list(range(4, 24))]
+    for runner, cache in zip(runners, caches, strict=True):
+        EagerRunner.forward(runner, PassRequest(texts, [0, 0], needs_scores=False), cache)
+    for row, first in places:
+        tokens = texts[row][first:]
+        eager, fused = (one.probe(cache, tokens, first, row) for one, cache in zip(runners, caches, strict=True))
+        assert (eager._branches is None, type(fused._branches)) == (True, FusedBranches)
+        yield fused, eager, tokens
+
+
+@pytest.mark.parametrize("family", ["qwen2", *FAMILIES])
+def test_every_family_is_probed_as_the_eager_runner_does(family, monkeypatch):
+    """Skip sets over the first tokens of a text, and over later ones in another row."""
+    monkeypatch.setattr(probing, "branches_for", FusedBranches)
+    model = family_of(family) if family in FAMILIES else model_of(family)
+    for *probes, tokens in probes_of((EagerRunner(model), runner_of(model)), [(0, 0), (1, 17)]):
+        skips = [frozenset(), frozenset({2, 5})]
+        found, expected = (matched(probe, skips, tokens).log_probs for probe in probes)
+        assert error(found, expected) < PROMPT_TOLERANCE
+
+
+def test_kernels_plan_what_the_eager_runner_does(monkeypatch):
+    """The last time recorded. What is nearly equal may be rounded apart."""
+    monkeypatch.setattr(probing, "branches_for", FusedBranches)
+    model = model_of("llama")
+    items = [Item((number,), 1 + number % 2, number < 2) for number in range(6)]
+    for fused, eager, _ in probes_of((EagerRunner(model), runner_of(model)), [(0, 0), (1, 17), (1, 17)]):
+        expected, streams = solve(eager, items, 4, -1.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(knapsack, "runs_triton", lambda device: True)
+            found, states = solve(fused, items, 4, -1.0)
+        assert [one.weight for one in found] == [one.weight for one in expected]
+        assert [one.cosine for one in found] == pytest.approx([one.cosine for one in expected], abs=PROMPT_TOLERANCE)
+        if not HAS_GPU:
+            assert [one.skipped for one in found] == [one.skipped for one in expected]
+            assert error(states.hidden, streams.hidden) < PROMPT_TOLERANCE
+
+
+def test_fused_probes_are_proven_before_they_are_used(monkeypatch, caplog):
+    decoder = EagerRunner(model_of("qwen2").to(torch.float16)).decoder
+    monkeypatch.setattr(probing, "runs_triton", lambda device: True)
+    assert isinstance(probing.branches_for(decoder), FusedBranches)
+    whole = EagerRunner(model_of("llama").float()).decoder
+    assert probing.branches_for(whole) is None, "not in half precision"
+    turn_less(decoder)
+    assert probing.branches_for(decoder) is None
+    assert "is probed without fused kernels: its states differ from the model's" in caplog.text

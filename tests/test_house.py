@@ -46,14 +46,14 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 170,
-    "kernels": 3345,
-    "models": 2584,
-    "models/gpu": 3192,
+    "kernels": 3550,
+    "models": 2608,
+    "models/gpu": 3278,
     "models/cpu": 450,
     "models/load": 965,
     "profiles": 1000,
     "drafters": 850,
-    "strategies": 3850,
+    "strategies": 3865,
     "lookahead": 900,
     "trees": 150,
     "engine": 4655,

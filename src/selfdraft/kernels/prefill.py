@@ -23,7 +23,7 @@ from .quick import quick
 
 _BLOCK = 1024
 _MAX_SPLITS = 16
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 
 
 @quick
@@ -253,17 +253,17 @@ def attend(
     options = launch.options(qkv.device)
     kernel: Any = _attend_chunks
     kernel[(len(blocks) if splits == 1 else triton.cdiv(num_tokens, queries), heads.num_heads, splits)](
-        *(qkv, header, segments, blocks, partial, weights, layer, heads.scaling * _LOG2_E, num_tokens),
+        *(qkv, header, segments, blocks, partial, weights, layer, heads.scaling * LOG2_E, num_tokens),
         NUM_HEADS=heads.num_heads,
         NUM_KV=heads.num_kv_heads,
         DIM=heads.dim,
-        CAP=(heads.softcap or 0.0) * _LOG2_E,
+        CAP=(heads.softcap or 0.0) * LOG2_E,
         WINDOW=heads.window or 0,
         QUERIES=queries,
         KEYS=64,
         SPLITS=splits,
         num_warps=queries // 16 if heads.dim <= 128 else 8,
-        num_stages=_num_stages(queries, heads.dim, qkv),
+        num_stages=num_stages(queries, heads.dim, qkv),
         **options,
     )
     if splits > 1:
@@ -279,7 +279,7 @@ def attend(
     return out
 
 
-def _num_stages(queries: int, dim: int, x: torch.Tensor) -> int:
+def num_stages(queries: int, dim: int, x: torch.Tensor) -> int:
     """As many as the device has room for, up to 3; this changes no result."""
     num_bytes = dim * x.element_size()
     return max(1, min(3, (launch.shared_bytes(x.device) - queries * num_bytes) // (2 * 64 * num_bytes)))

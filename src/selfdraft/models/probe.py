@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -45,11 +46,24 @@ class ReadOnlyCache:
         return torch.cat((known.expand(len(new), -1, -1, -1), new), dim=2)
 
 
+class Known(NamedTuple):
+    """What the tokens of a probe may see beside themselves: where `Branches` find it."""
+
+    cache: SlotCache
+    place: torch.Tensor  # [2]: the cache's row, the position of the first token
+    width: int  # of tokens in each row of the probe
+    end: int  # slots up to here
+
+
+Branches = Callable[[int, torch.Tensor, Known], torch.Tensor]
+"""The stream [rows, tokens, hidden] after the sub-layer of that number."""
+
+
 class Probe:
     """`tokens` stand from position `first` on, after and among what row `row` of the cache holds of the same text.
 
     Where sizes must stay what they are: `num_tokens` of them do not only pad, and slots up to `end` are read, as far
-    as a token sees them.
+    as a token sees them. `branches`: how sub-layers run where that is not as in other passes.
     """
 
     def __init__(
@@ -62,11 +76,13 @@ class Probe:
         *,
         num_tokens: Number | None = None,
         end: int | None = None,
+        branches: Branches | None = None,
     ) -> None:
         self._decoder, self._given, self._first, self._width = decoder, tokens, first, len(tokens)
         self._num_given = self._width if num_tokens is None else num_tokens
         self._end = int(first) + self._width - 1 if end is None else end  # the last one's own slot is of no use
         self._cache = ReadOnlyCache(cache, row, self._end)
+        self._branches = branches
         self._folded: dict[int, Pass] = {}
         self._end_to_fold = self._end
         self.num_sublayers, self.num_tokens = len(decoder.sublayers), self._width
@@ -83,6 +99,12 @@ class Probe:
     @cached_property
     def _begun(self) -> tuple[torch.Tensor, Pass]:
         return self._embed()
+
+    @cached_property
+    def _known(self) -> Known:
+        device = self._decoder.device
+        place = [torch.as_tensor(one, device=device).view(1) for one in (self._cache.row, self._first)]
+        return Known(self._cache.cache, torch.cat(place), self._width, self._end)
 
     def _embed(self, num_rows: int = 1) -> tuple[torch.Tensor, Pass]:
         """The tokens, `num_rows` times one after the other, and what their sub-layers share."""
@@ -104,6 +126,8 @@ class Probe:
     @torch.inference_mode()
     def run(self, number: int, states: States) -> States:
         """After sub-layer `number` (attention 0, MLP 0, attention 1, ...)."""
+        if self._branches is not None:
+            return States(self._branches(number, states.hidden, self._known))
         rows, layer = len(states), number // 2
         is_folded = rows > 1 and rows * self._width <= self._end_to_fold
         step = self._folded_step(rows) if is_folded else self._begun[1]

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from ..kernels.top import runs_triton
 from ..passes import States
 from ..protocols import Probe
 
@@ -81,29 +82,55 @@ class Programme:
 
     def __call__(self, probe: Probe) -> tuple[torch.Tensor, ...]:
         """After each item which states have skipped it, after the last one their cosines; and the streams."""
-        states, shares, found = probe.begin(), probe.is_token / probe.is_token.sum(), []
+        states, found = probe.begin(), []
+        choose = Choice(probe.is_token / probe.is_token.sum(), self.min_cosine)
         cosines = torch.ones_like(states.hidden[:, 0, 0], dtype=torch.float32)
-        make_options = functools.cache(functools.partial(_options, states.hidden.device, self.min_cosine))
         for item, num_rows in zip(self.items, self.num_rows, strict=True):
             run, skipped, is_alive = states, states, cosines > -torch.inf
             for number in item.numbers:
                 run, skipped = probe.run_some(number, run, is_alive, False), probe.skip(number, skipped)
-            both = run if item.is_pinned else States.join([run, skipped])
-            known = torch.where(is_alive, _cosines(both.hidden, shares).view(-1, len(states)), -torch.inf)
-            places, least = make_options(len(states), num_rows, None if item.is_pinned else item.weight)
-            options = known.flatten()[places]
-            options = torch.where(options >= least, options, -torch.inf)
-            is_skipped = options[-1] > options[0]  # of equals the one that runs it
-            states = both.pick(torch.where(is_skipped, places[-1], places[0]))
-            cosines = options.amax(0)
+            options = run, None if item.is_pinned else skipped
+            states, cosines, is_skipped = choose(*options, cosines, num_rows, item.weight)
             found.append(is_skipped)
-        return torch.cat([torch.cat(found).float(), cosines]), states.hidden
+        return torch.cat([*found, cosines]), states.hidden
 
     @property
     def num_rows(self) -> list[int]:
         """After each item: enough for what can be skipped up to there."""
         reach = itertools.accumulate(0 if item.is_pinned else item.weight for item in self.items)
         return [min(self.budget + 1, -(-(most + 1) // ROWS) * ROWS) if most else 1 for most in reach]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Of two states for each weight the one that is closer to the target, if it is close enough."""
+
+    shares: torch.Tensor  # of the tokens: 1 in all
+    min_cosine: float
+
+    def __call__(
+        self, run: States, skipped: States | None, cosines: torch.Tensor, num_rows: int, weight: int
+    ) -> tuple[States, torch.Tensor, torch.Tensor]:
+        """For `num_rows` weights the states after an item, their cosines, and 1 where it was skipped.
+
+        Those that ran it and those that skipped it stand by weight before it; None: it is pinned.
+        """
+        if run.source is None and runs_triton(run.hidden.device):
+            from ..kernels.closest import closest
+
+            streams = run.hidden, None if skipped is None else skipped.hidden
+            hidden, *facts = closest(*streams, cosines, self.shares, num_rows, weight, self.min_cosine)
+            return States(hidden), facts[0], facts[1]
+        both = run if skipped is None else States.join([run, skipped])
+        known = torch.where(cosines > -torch.inf, _cosines(both.hidden, self.shares).view(-1, len(run)), -torch.inf)
+        places, least = self._options(len(run), num_rows, None if skipped is None else weight)
+        options = known.flatten()[places]
+        best, choice = torch.where(options >= least, options, -torch.inf).max(0)  # of equals the one that runs it
+        return both.pick(places.gather(0, choice[None])[0]), best, choice.float()
+
+    @functools.cached_property
+    def _options(self) -> Callable[[int, int, int | None], tuple[torch.Tensor, torch.Tensor]]:
+        return functools.cache(functools.partial(_options, self.shares.device, self.min_cosine))
 
 
 def _options(

@@ -26,7 +26,8 @@ Prompts: `FusedPrefill` (fused_prefill) takes nine launches a layer for the toke
 recorded by their number. `Prefill` runs the model's own modules, operation by operation, where the fused kernels do not
 fit. Neither touches what a pass of other rows that runs ahead has written.
 
-Probes: `Works` (probing) records what strategies ask of them again: plans and scores of skip sets.
+Probes: `Works` (probing) records what strategies ask of them again: plans and scores of skip sets. Their sub-layers run
+as in other eager passes, or in five launches each (`FusedBranches`, fused_probe), all rows packed into one vector.
 
 What cannot be recorded runs as in models/eager.py, which is the specification of all of it.
 """

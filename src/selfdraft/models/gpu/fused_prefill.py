@@ -8,7 +8,7 @@ rows: attention reads keys and values from there, through an address on the devi
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,30 +126,17 @@ class FusedPrefill(Prefill):
             stream, normed = add_norm(stream, branch, part.norm, *after)
             if name in points:
                 streams[name] = stream
-            branch, name, after = self._branch(part, normed, inputs), sublayer.name, (part.after, part.multiplier)
+            branch = run_branch(part, normed, functools.partial(self._attend, inputs))
+            name, after = sublayer.name, (part.after, part.multiplier)
         if not points.isdisjoint((name, "norm")):
             norm: Any = self._decoder.final_norm
             streams[name], streams["norm"] = add_norm(stream, branch, norm, *after)
         return streams
 
-    def _branch(self, part: JoinedBranch, normed: torch.Tensor, inputs: PromptBuffers) -> torch.Tensor:
-        if isinstance(part, JoinedModule):
-            return part.module(normed[None]).view_as(normed)
-        if isinstance(part, JoinedMLP):
-            inner = inner_product(
-                normed, part.up, part.up_bias, is_theirs=True, kind=str(part.kind), is_gated=part.is_gated
-            )
-            return F.linear(inner, part.down, part.down_bias)
-        assert isinstance(part, JoinedAttention)
-        return self._attention(part, normed, inputs)
-
-    def _attention(self, part: JoinedAttention, normed: torch.Tensor, inputs: PromptBuffers) -> torch.Tensor:
-        qkv = F.linear(normed, part.qkv, part.qkv_bias)
-        norm_heads(qkv, part.query_norm_all, part.key_norm_all)
+    def _attend(self, inputs: PromptBuffers, part: JoinedAttention, qkv: torch.Tensor) -> torch.Tensor:
         header, chunks, slots = (inputs.tensors[name] for name in ("header", "chunks", "slots"))
         rotate_and_store(qkv, header, chunks, slots, part.heads, part.layer)
-        mixed = attend(qkv, header, inputs.tensors["segments"], slots, inputs.tensors["blocks"], part.heads, part.layer)
-        return F.linear(mixed, part.out, part.out_bias)
+        return attend(qkv, header, inputs.tensors["segments"], slots, inputs.tensors["blocks"], part.heads, part.layer)
 
     @torch.inference_mode()
     def prove(self) -> None:
@@ -163,7 +150,7 @@ class FusedPrefill(Prefill):
             ]
             request = PassRequest(tokens, starts, [0, 2], capture=("norm",), needs_scores=False)
             runs = zip((self, Prefill(decoder)), caches, strict=True)
-            _check(*(one.run(request, cache).captured["norm"] for one, cache in runs))
+            check_states(*(one.run(request, cache).captured["norm"] for one, cache in runs))
             starts = [start + width for start, width in zip(starts, widths, strict=True)]
         parts = [part.run for part in decoder.sublayers if isinstance(part.run, JoinedAttention)]
         if any(part.heads.window is not None for part in parts):
@@ -179,10 +166,28 @@ class FusedPrefill(Prefill):
         hidden, step = decoder.embed(torch.tensor(tokens, device=decoder.device), placement, caches[1])
         normed = hidden if part.norm is None else part.norm(hidden)
         padded = F.pad(normed[0], (0, 0, 0, len(inputs.tensors["tokens"]) - width))
-        _check(self._attention(part, padded, inputs)[:width], part.output(normed, step)[0])
+        found = run_branch(part, padded, functools.partial(self._attend, inputs))
+        check_states(found[:width], part.output(normed, step)[0])
 
 
-def _check(found: torch.Tensor, expected: torch.Tensor) -> None:
+def run_branch(
+    part: JoinedBranch, normed: torch.Tensor, mix: Callable[[JoinedAttention, torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """What a sub-layer adds to the stream, of tokens [tokens, hidden]; `mix`: what its attention makes of QKV."""
+    if isinstance(part, JoinedModule):
+        return part.module(normed[None]).view_as(normed)
+    if isinstance(part, JoinedMLP):
+        inner = inner_product(
+            normed, part.up, part.up_bias, is_theirs=True, kind=str(part.kind), is_gated=part.is_gated
+        )
+        return F.linear(inner, part.down, part.down_bias)
+    assert isinstance(part, JoinedAttention)
+    qkv = F.linear(normed, part.qkv, part.qkv_bias)
+    norm_heads(qkv, part.query_norm_all, part.key_norm_all)
+    return F.linear(mix(part, qkv), part.out, part.out_bias)
+
+
+def check_states(found: torch.Tensor, expected: torch.Tensor) -> None:
     error, tolerance = relative_error(found, expected), tolerance_of(expected.dtype)
     if not error <= tolerance:
         raise SelfTestError(f"its states differ from the model's by {error:.2g}, allowed {tolerance:.2g}")

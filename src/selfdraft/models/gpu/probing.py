@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ...kernels.top import runs_triton
 from ...types import SkipSet
 from ..cache import SlotCache
 from ..decoder import Decoder
-from ..probe import Probe
+from ..probe import Branches, Probe
 from .forward import addresses_of
 from .graphs import GraphKey, Graphs, Recorder, Recording, RecordingError, bucket, padded_tokens
 from .memory import Device, Packed, Rooms
@@ -27,6 +28,24 @@ _MAX_ASKED = 1024
 Tensors = tuple[torch.Tensor, ...]
 
 
+def branches_for(decoder: Decoder) -> Branches | None:
+    """Fused ones where they can run: found when something is probed first, for their kernels are built then."""
+    if not runs_triton(decoder.device):
+        return None
+    from .fused import reason_against
+    from .fused_probe import FusedBranches
+
+    if reason_against(decoder) is not None:
+        return None
+    branches = FusedBranches(decoder)
+    try:
+        branches.prove()
+    except Exception as error:
+        _LOGGER.warning("%s is probed without fused kernels: %s", type(decoder.model).__name__, error)
+        return None
+    return branches
+
+
 class Works:
     """The recordings of one runner's probes."""
 
@@ -36,6 +55,10 @@ class Works:
         self._asked: set[GraphKey] = set()
         self._room = Rooms()
         self._is_refused = False
+
+    @functools.cached_property
+    def branches(self) -> Branches | None:
+        return branches_for(self.decoder)
 
     def takes(self, num_tokens: int) -> bool:
         return not self._is_refused and num_tokens <= MAX_TOKENS
@@ -64,7 +87,8 @@ class Works:
 
         def probed() -> Tensors:
             place = (padded, header[1:2], header[:1])
-            return work(Probe(self.decoder, twin, *place, num_tokens=header[2:3], end=end), *numbers)
+            probe = Probe(self.decoder, twin, *place, num_tokens=header[2:3], end=end, branches=self.branches)
+            return work(probe, *numbers)
 
         def build(record: Recorder) -> tuple[Recording, Tensors]:
             return record(lambda: tuple(self._keep(*one) for one in enumerate(probed())), is_warm=True)
@@ -96,7 +120,7 @@ class RecordedProbe(Probe):
     """A probe whose works are recorded, unless they are too large or cannot be."""
 
     def __init__(self, works: Works, cache: SlotCache, tokens: Sequence[int], first: int, row: int) -> None:
-        super().__init__(works.decoder, cache, tokens, first, row)
+        super().__init__(works.decoder, cache, tokens, first, row, branches=works.branches)
         self._works, self._asked_of = works, (cache, tokens, first, row)
 
     @torch.inference_mode()
