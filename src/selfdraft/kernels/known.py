@@ -47,8 +47,8 @@ def _attend_known(
     low, high = rotated(qkv_ptr, source + member * DIM, is_query, turns, query_norm_ptr, DIM, KIND, DTYPE)
     own = source + (NUM_KV * GROUP + head) * DIM
     own_low, own_high = rotated(qkv_ptr, own, is_query, turns, key_norm_ptr, DIM, KIND, DTYPE)
-    scores = low.to(tl.float32) * own_low.to(tl.float32) + high.to(tl.float32) * own_high.to(tl.float32)
-    best, total = capped(tl.sum(scores, axis=1) * scale, CAP), tl.full([QUERIES], 1.0, tl.float32)
+    products = low.to(tl.float32) * own_low.to(tl.float32) + high.to(tl.float32) * own_high.to(tl.float32)
+    best, total = capped(tl.sum(products, axis=1) * scale, CAP), tl.full([QUERIES], 1.0, tl.float32)
     mixed = tl.load(qkv_ptr + own[:, None] + NUM_KV * DIM + dims, mask=is_query[:, None], other=0.0).to(tl.float32)
     plane = (tl.load(place_ptr) * NUM_KV + head) * num_slots * DIM
     begin, last = 0, tl.minimum(tl.max(position, axis=0), end)  # tokens that pad may stand after the last slot
