@@ -101,6 +101,20 @@ def test_texts_are_not_written_again(engine: Engine, monkeypatch: pytest.MonkeyP
     assert [len(call.args[0]) for call in stream.call_args_list] == [5, 1]
 
 
+@pytest.mark.parametrize("num_rows", [1, 16])
+def test_texts_are_of_the_first_prompts(engine: Engine, monkeypatch: pytest.MonkeyPatch, num_rows: int) -> None:
+    """Whatever an earlier run wrote, and however little time there is: fits go by the prompts in front of them."""
+    monkeypatch.setattr("selfdraft.calibrate.writing.rows_at_once", lambda engine: num_rows)
+    journal = Store().journal(engine.knowledge.key, "texts", {})
+    write_texts(engine, PROMPTS, 30, journal, no_progress)
+    for number in "0", "3":
+        del journal.done[number]
+    texts = write_texts(engine, PROMPTS, 30, journal, no_progress, lambda: False)
+    assert len(texts) == (3 if num_rows == 1 else 5)
+    for prompt, text in zip(PROMPTS, texts, strict=False):
+        assert text.tokens[: text.num_prompt_tokens] == prompt.tokens
+
+
 @pytest.mark.parametrize("num_generated", [1, 2, 9])
 def test_a_look_sees_the_generated_tokens_coming(engine: Engine, num_generated: int) -> None:
     """What the target says after the probed tokens is what it generated."""

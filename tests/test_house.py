@@ -59,7 +59,7 @@ BUDGETS = {
     "engine": 4655,
     "prompts": 490,
     "measure": 1625,
-    "calibrate": 1760,
+    "calibrate": 1762,
     "bench": 2185,
     "bench/papers": 4845,
     "serve": 2500,

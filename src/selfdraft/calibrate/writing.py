@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -41,17 +42,17 @@ def write_texts(
 ) -> list[Text]:
     """At most `num_tokens` generated tokens, spread evenly; what the journal already has is not written again.
 
-    Many short texts would take longer than a few of some length, and say no more. Where time is up the texts at hand
-    are cut, and the others left out: the journal has neither.
+    Where time is up the texts at hand are cut, and the others left out: the journal has neither. What comes back is of
+    the first prompts, without gaps.
     """
-    prompts = prompts[: min(num_tokens, max(_FEW_TEXTS, num_tokens // _LONG_ENOUGH))]
+    prompts = to_continue(prompts, num_tokens)
     each = num_tokens // len(prompts)
     waiting = [number for number in range(len(prompts)) if str(number) not in journal.done]
     known = {int(number): one.values for number, one in journal.done.items()}
     kept = {number: Text(tuple(one["tokens"]), one["num_prompt_tokens"]) for number, one in known.items()}
     count = rows_at_once(engine)
     for first in range(0, len(waiting), count):
-        if kept and not has_time():
+        if 0 in kept and not has_time():
             break
         numbers = waiting[first : first + count]
         num_before = (len(prompts) - len(waiting) + first) * each
@@ -61,7 +62,12 @@ def write_texts(
             kept[number] = text
             if text.is_whole:
                 journal.record(str(number), Artefact(dict(vars(text))))
-    return [kept[number] for number in sorted(kept)]
+    return [kept[number] for number in itertools.takewhile(kept.__contains__, range(len(prompts)))]
+
+
+def to_continue(prompts: Sequence[Prompt], num_tokens: int) -> Sequence[Prompt]:
+    """Many short texts would take longer than a few of some length, and say no more."""
+    return prompts[: min(num_tokens, max(_FEW_TEXTS, num_tokens // _LONG_ENOUGH))]
 
 
 def rows_at_once(engine: Engine) -> int:
