@@ -19,7 +19,7 @@ from pico import NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine, OptionError
 from selfdraft.calibrate import calibrate as module
 from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate, methods_of, thinned, usual_skip
-from selfdraft.calibrate.fit_session import EngineKit, ScoredTexts
+from selfdraft.calibrate.fit_session import EngineKit, FitSession, ScoredTexts
 from selfdraft.calibrate.writing import Text, probe_text, write_texts
 from selfdraft.cli import terminal
 from selfdraft.cli.calibrate import advice
@@ -113,6 +113,36 @@ def test_texts_are_of_the_first_prompts(engine: Engine, monkeypatch: pytest.Monk
     assert len(texts) == (3 if num_rows == 1 else 5)
     for prompt, text in zip(PROMPTS, texts, strict=False):
         assert text.tokens[: text.num_prompt_tokens] == prompt.tokens
+
+
+def test_a_fit_to_some_of_the_texts_is_not_complete(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that time left out are written by a later run, and fitted to."""
+    monkeypatch.setattr("selfdraft.calibrate.writing.rows_at_once", lambda engine: 1)
+    journals: dict[str, Any] = {}
+
+    def journal(name: str, **question: Any) -> Any:
+        return journals.setdefault(f"{name} {question}", Store().journal(engine.knowledge.key, name, question))
+
+    session = FitSession(engine, 20, journal)
+    some = session.write(PROMPTS, has_time=lambda: not any(one.done for one in journals.values()))
+    assert [text.is_whole for text in some.texts] == [True]
+    assert not session.fit("asd", {}, PROMPTS, 600, texts=some)["is_complete"]
+    every = session.write(PROMPTS)
+    assert len(every.texts) == len(PROMPTS)
+    assert session.fit("asd", {}, PROMPTS, 600, texts=every)["is_complete"]
+
+
+def test_what_was_refused_once_stays_left_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where there is time for a shorter step afterwards."""
+    now = [0.0]
+    monkeypatch.setattr("selfdraft.progress.perf_counter", lambda: now[0])
+    engine.remember(learned.profile())
+    journal = Store().journal(engine.knowledge.key, "asd", {})
+    kit = EngineKit(FitSession(engine, 20, mock.Mock()), PROMPTS, mock.Mock(), journal, 10, "")
+    now[0] = 6.0
+    assert not kit.has_time()
+    assert kit.has_time()
+    assert kit.is_out_of_time
 
 
 @pytest.mark.parametrize("num_generated", [1, 2, 9])

@@ -283,6 +283,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
     def fit(kit: Any, options: Any) -> dict[str, Any]:
         asked.append(tuple(prompt.id for prompt in kit.prompts))
+        kit.has_time()
         worlds = {name.split("-")[0] for name in asked[-1]}
         skip = {("low",): "m2", ("high",): "m1", ("mixed",): "a3"}.get(tuple(worlds), "a2")
         return {"frontier": [{"skip": skip, "lost": 0.0, "match": 0.9}]}
@@ -421,12 +422,17 @@ def test_an_interrupted_fit_goes_on(told: list[tuple[str, ...]], monkeypatch: py
 
 
 def test_what_the_budget_ended_goes_on(told: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each search that was cut, once in a run; those that were complete are not asked again."""
+    """Each search that was cut, once in a run; those that were complete are not asked again.
+
+    A step was refused, a shorter one would not be: it is cut all the same.
+    """
     cut = {"low"}
     has_time = EngineKit.has_time
 
     def asked(kit: EngineKit) -> bool:
-        return not any(kit._label == f"fitting prune of {name}" for name in cut) and has_time(kit)
+        is_refused = not kit.is_out_of_time and any(kit._label == f"fitting prune of {name}" for name in cut)
+        kit.is_out_of_time |= is_refused
+        return not is_refused and has_time(kit)
 
     monkeypatch.setattr(EngineKit, "has_time", asked)
     engine, prompts = new_engine(), prompts_of("low", "high")

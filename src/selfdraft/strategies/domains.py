@@ -202,7 +202,7 @@ class Searches:
     def _run(self, domain: str, prompts: Sequence[Prompt], share: float) -> Mapping[str, Any]:
         inner = self._kit.among(prompts, f"{self._name} of {domain}", share)
         found = self._search(inner)
-        step = {**_question(domain, prompts), "found": found, "is_complete": inner.has_time()}
+        step = {**_question(domain, prompts), "found": found, "is_complete": not inner.is_out_of_time}
         self._kit.keep(step)
         return step
 
