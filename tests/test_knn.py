@@ -464,11 +464,18 @@ def test_a_damaged_artefact_is_made_anew(told: list[tuple[str, ...]]) -> None:
 
 
 def test_what_was_fitted_otherwise_is_refused(fitted: Artefact) -> None:
-    message = "knn.feature=last, but .* found with 'mean'. Say --set knn.feature=mean, or fit them again with: .*=last"
+    message = "knn.feature=last, but .* with knn.feature=mean. Say --set knn.feature=mean, or fit them again with: .*=last"
     with pytest.raises(OptionError, match=message):
         engine_with(fitted, settings={"knn": {"feature": "last"}})
-    with pytest.raises(OptionError, match=r"knn.search=prune, but .* found with 'draft-verify'"):
+    with pytest.raises(OptionError, match=r"knn.search=prune, but .* found with knn.search=draft-verify"):
         engine_with({**fitted.content, "search": "draft-verify"})
+    otherwise = {**fitted.content, "search": "draft-verify"}
+    message = "knn.paper=true, but .* found with knn.paper=false. Say --set knn.paper=false, or .* --set knn.paper=true"
+    for made in (fitted, otherwise, {name: one for name, one in otherwise.items() if name != "paper"}):
+        with pytest.raises(OptionError, match=message):
+            engine_with(made, settings={"knn": {"paper": True}})
+    with pytest.raises(OptionError, match=r"knn.paper=false, but .* found with knn.paper=true"):
+        engine_with({**otherwise, "paper": True}, settings={"knn": {"search": "draft-verify"}})
 
 
 @pytest.mark.parametrize(
