@@ -185,29 +185,32 @@ def _completed(kept: Mapping[str, Any], probe: Probe, wanted: Sequence[SkipSet])
 
 
 class Trial:
-    """How rules fare on calibration texts."""
+    """How rules fare on calibration texts: what they match where they draft, and the seconds of all."""
 
     def __init__(self, rules: Sequence[Rules]) -> None:
         self.rules = rules
-        self._seconds, self._hits = np.zeros(len(rules)), np.zeros(len(rules))
-        self._plain, self._num_tokens = 0.0, 0
+        self._seconds, self._hits, self._num_tokens = np.zeros((3, len(rules)))
+        self._plain = 0.0
 
     def add(self, costs: PassCosts, sets: Sequence[SkipSet], hits: Mapping[str, int], num_tokens: int) -> None:
         """A text, and the set of each of the rules; one that skips nothing decodes plainly."""
-        own = np.array([hits[str(skip)] if skip else num_tokens for skip in sets])
+        is_drafting = np.array([bool(skip) for skip in sets])
+        own = np.array([hits[str(skip)] if skip else 0 for skip in sets])
         faster = best_drafting(costs, sets, rate_of(own, num_tokens))
         plain = num_tokens * costs.plain
-        self._seconds += plain / np.where([bool(skip) for skip in sets], faster, 1.0)
-        self._hits, self._plain, self._num_tokens = self._hits + own, self._plain + plain, self._num_tokens + num_tokens
+        self._seconds += plain / np.where(is_drafting, faster, 1.0)
+        self._hits, self._num_tokens = self._hits + own, self._num_tokens + num_tokens * is_drafting
+        self._plain += plain
 
     def best(self) -> dict[str, Any]:
-        if not self.rules or not self._num_tokens:
+        """Of those that draft anything, even where plain decoding is faster: `predicted` tells."""
+        if not self._num_tokens.any():
             return {"num_tried": 0}
-        row = int(self._seconds.argmin())
-        match, predicted = self._hits[row] / self._num_tokens, self._plain / self._seconds[row]
+        row = int(np.where(self._num_tokens > 0, self._seconds, np.inf).argmin())
+        match, predicted = self._hits[row] / self._num_tokens[row], self._plain / self._seconds[row]
         return {
             **vars(self.rules[row]),
             "match": float(match),
             "predicted": float(predicted),
-            "num_tried": len(self.rules),
+            "num_tried": int((self._num_tokens > 0).sum()),
         }
