@@ -464,7 +464,9 @@ def test_a_damaged_artefact_is_made_anew(told: list[tuple[str, ...]]) -> None:
 
 
 def test_what_was_fitted_otherwise_is_refused(fitted: Artefact) -> None:
-    message = "knn.feature=last, but .* with knn.feature=mean. Say --set knn.feature=mean, or fit them again with: .*=last"
+    message = (
+        "knn.feature=last, but .* with knn.feature=mean. Say --set knn.feature=mean, or fit them again with: .*=last"
+    )
     with pytest.raises(OptionError, match=message):
         engine_with(fitted, settings={"knn": {"feature": "last"}})
     with pytest.raises(OptionError, match=r"knn.search=prune, but .* found with knn.search=draft-verify"):

@@ -87,11 +87,8 @@ def look_at_prompts(kit: Kit, options: Any) -> tuple[list[Prompt], Vectors]:
     prompts, vectors = [], []
     for number, prompt in enumerate(kit.prompts, start=1):
         limit = options.max_vectors if clock.has_time() else options.search_prompts
-        vector = (
-            vector_of(kit.hidden(prompt, (POINT,), condense(options.feature)))
-            if counts[prompt.domain] < limit
-            else None
-        )
+        is_wanted = counts[prompt.domain] < limit
+        vector = vector_of(kit.hidden(prompt, (POINT,), condense(options.feature))) if is_wanted else None
         if vector is not None:
             counts[prompt.domain] += 1
             prompts.append(prompt)
@@ -146,8 +143,8 @@ def _check_alike(known: Mapping[str, Any], kept: Sequence[Domain], options: Any)
     for option, made, asked in differing(known, options) if kept else ():
         names = ", ".join(domain.name for domain in kept)
         raise OptionError(
-            f"the profile's domains {names} were found with knn.{option}={made}, not {asked}, and the prompts have none "
-            f"of them. Say --set knn.{option}={made}, or name prompts of these domains, too"
+            f"the profile's domains {names} were found with knn.{option}={made}, not {asked}, and the prompts have "
+            f"none of them. Say --set knn.{option}={made}, or name prompts of these domains, too"
         )
 
 
