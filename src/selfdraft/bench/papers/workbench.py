@@ -263,6 +263,9 @@ class Workbench:
         failed = {arm.name: arm.error for arm in result.arms if arm.error}
         return {MEASURED: result.all_of, **({FAILED: failed} if failed else {})}
 
+    def expect(self, num_texts: int, num_tokens: int, once: str = "") -> None:
+        """For a plan, which ends where a fit is needed: what a unit will write; `once`: to make what it names."""
+
     def measure(self, task: Task, methods: Methods, told: str = "", **asked: Any) -> dict[str, Any]:
         """`compare` on a task's prompts, and the task's label; `told`: what else the label says."""
         return {**self.compare(methods, task.measured, **asked), "task": ", ".join(filter(None, (task.label, told)))}
