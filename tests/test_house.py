@@ -61,7 +61,7 @@ BUDGETS = {
     "measure": 1625,
     "calibrate": 1762,
     "bench": 2185,
-    "bench/papers": 4866,
+    "bench/papers": 4908,
     "serve": 2500,
     "integrations": 700,
     "cli": 3860,
