@@ -90,6 +90,8 @@ def test_rules_that_skip_nothing_do_not_win() -> None:
     found = trial.best()
     assert (found["similarity"], found["match"], found["num_tried"]) == (0.95, 0.1, 2)
     assert found["predicted"] < 1
+    trial.add(costs, [SkipSet(), skip, SkipSet.of([2])], {str(skip): 3}, 10)
+    assert trial.best()["similarity"] == 0.9, "what there was no time for is out"
     nobody = Trial([nothing])
     nobody.add(costs, [SkipSet()], {}, 10)
     assert nobody.best() == Trial([]).best() == {"num_tried": 0}

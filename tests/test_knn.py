@@ -429,10 +429,10 @@ def test_what_the_budget_ended_goes_on(told: list[tuple[str, ...]], monkeypatch:
     cut = {"low"}
     has_time = EngineKit.has_time
 
-    def asked(kit: EngineKit) -> bool:
+    def asked(kit: EngineKit, expected: float | None = None) -> bool:
         is_refused = not kit.is_out_of_time and any(kit._label == f"fitting prune of {name}" for name in cut)
         kit.is_out_of_time |= is_refused
-        return not is_refused and has_time(kit)
+        return not is_refused and has_time(kit, expected)
 
     monkeypatch.setattr(EngineKit, "has_time", asked)
     engine, prompts = new_engine(), prompts_of("low", "high")

@@ -29,7 +29,7 @@ from ..registry import find, in_use, options_for
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
 from ..types import FrontierPoint, Generation, Prompt, SkipSet
-from .writing import Text, probe_text, to_continue, write_texts
+from .writing import ALWAYS, HasTime, Text, probe_text, to_continue, write_texts
 
 PRACTICE_TOKENS = 256
 _STATE = "state"
@@ -64,9 +64,7 @@ class FitSession:
     text_tokens: int = PRACTICE_TOKENS  # new ones of each text that a strategy practises with
     say: Say = lambda text: None
 
-    def write(
-        self, prompts: Sequence[Prompt], name: str = "texts", has_time: Callable[[], bool] = lambda: True
-    ) -> ScoredTexts:
+    def write(self, prompts: Sequence[Prompt], name: str = "texts", has_time: HasTime = ALWAYS) -> ScoredTexts:
         """What the model says after them, `num_tokens` in all; each text is written once."""
         journal = self.journal(name, texts=digest(prompts), tokens_of_texts=self.num_tokens)
         texts = write_texts(self.engine, prompts, self.num_tokens, journal, self.progress, has_time)
@@ -199,8 +197,8 @@ class EngineKit:
     def seconds(self) -> float:
         return self._seconds_before + self._budget.spent
 
-    def has_time(self) -> bool:
-        has_time = self._steps.has_time()
+    def has_time(self, expected: float | None = None) -> bool:
+        has_time = self._steps.has_time(expected)
         self.is_out_of_time |= not has_time  # a shorter step may be begun, but something was left out
         return has_time
 
