@@ -59,7 +59,7 @@ BUDGETS = {
     "engine": 4655,
     "prompts": 490,
     "measure": 1625,
-    "calibrate": 1787,
+    "calibrate": 1789,
     "bench": 2185,
     "bench/papers": 4908,
     "serve": 2500,

@@ -47,7 +47,7 @@ def write_texts(
     """At most `num_tokens` generated tokens, spread evenly; what the journal already has is not written again.
 
     Where time is up the texts at hand are cut, and the others left out: the journal has neither. What comes back is of
-    the first prompts, without gaps. One is written first, then twice as many each time: what reading takes is known.
+    the first prompts, without gaps. One is written first: what reading takes is known then.
     """
     prompts = to_continue(prompts, num_tokens)
     each = num_tokens // len(prompts)
@@ -55,12 +55,14 @@ def write_texts(
     known = {int(number): one.values for number, one in journal.done.items()}
     kept = {number: Text(**{**one, "tokens": tuple(one["tokens"])}) for number, one in known.items()}
     while waiting:
-        count = min(rows_at_once(engine), len(kept) + 1)
-        numbers, waiting = waiting[:count], waiting[count:]
-        if 0 in kept and not has_time(_NUM_READ * _reading(kept.values(), [prompts[number] for number in numbers])):
+        sizes = dict.fromkeys((rows_at_once(engine), 1)) if 0 in kept else [1]
+        batches = ([prompts[number] for number in waiting[:size]] for size in sizes)
+        fits = (some for some in batches if 0 not in kept or has_time(_NUM_READ * _reading(kept.values(), some)))
+        if not (some := next(fits, [])):
             break
+        numbers, waiting = waiting[: len(some)], waiting[len(some) :]
         told = Told(progress, (len(prompts) - len(waiting) - len(numbers)) * each, len(prompts) * each, "writing texts")
-        written = write(engine, [prompts[number] for number in numbers], each, told, has_time)
+        written = write(engine, some, each, told, has_time)
         for number, text in zip(numbers, written, strict=True):
             kept[number] = text
             if text.is_whole:
