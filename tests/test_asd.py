@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from learned import knowledge
+from learned import knowledge, latency
 from pico import NUM_LAYERS, pico
 from rounds import step_of
 from selfdraft import Engine, SkipSet
 from selfdraft.passes import PassRequest
-from selfdraft.strategies.asd import Asd, Rules, skip_set
+from selfdraft.strategies.asd import Asd, Rules, Trial, skip_set
 from selfdraft.types import OFF
 from test_knapsack import TEXT, zeroed
 
@@ -79,6 +79,22 @@ def test_what_calibration_found_hopeless_is_not_tried() -> None:
         one.begin(0, {})
     assert asd.plan(0, None) == OFF  # type: ignore[arg-type]
     assert other.plan(0, None).skip == skip_set([], NUM_LAYERS, Rules(0.5, 2, 1))  # type: ignore[arg-type]
+
+
+def test_rules_that_skip_nothing_do_not_win() -> None:
+    """They would, where drafts are slower than plain decoding: with a match of 1 that says nothing."""
+    nothing, some, sometimes = Rules(0.999, 0, 1), Rules(0.9, 0, 1), Rules(0.95, 0, 1)
+    trial, skip, costs = Trial([nothing, some, sometimes]), SkipSet.of([1]), latency().at(100)
+    trial.add(costs, [SkipSet(), skip, skip], {str(skip): 1}, 10)
+    trial.add(costs, [SkipSet(), skip, SkipSet()], {str(skip): 3}, 10)
+    found = trial.best()
+    assert (found["similarity"], found["match"], found["num_tried"]) == (0.95, 0.1, 2)
+    assert found["predicted"] < 1
+    trial.add(costs, [SkipSet(), skip, SkipSet.of([2])], {str(skip): 3}, 10)
+    assert trial.best()["similarity"] == 0.9, "what there was no time for is out"
+    nobody = Trial([nothing])
+    nobody.add(costs, [SkipSet()], {}, 10)
+    assert nobody.best() == Trial([]).best() == {"num_tried": 0}
 
 
 @pytest.mark.parametrize("attention", [[2], [1, 3]])

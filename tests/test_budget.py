@@ -5,6 +5,7 @@ The clock is made up: a pass takes what the test says, everything else takes not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,23 @@ def test_the_budget_is_kept(clock: Clock, engine: Engine, strategies: list[str],
     now = clock(seconds)
     calibrate(engine, PROMPTS, strategies, CalibrateOptions(budget))
     assert now() <= 1.1 * budget
+
+
+@pytest.mark.parametrize("strategy", ["prune", "asd"])
+def test_the_budget_is_kept_where_reading_takes_most_of_it(clock: Clock, strategy: str) -> None:
+    """Prompts are read to write after them, for the probes, and by `asd`; the shortest in any case."""
+    now, said = clock(0.1), []
+    engine = Engine(pico("llama", max_position_embeddings=640), name="pico", profile=None, strategy="off")
+    long = [
+        Prompt(f"long{n}", "long", tokens=tuple(5 + (7 * n + place) % 90 for place in range(400))) for n in range(8)
+    ]
+    calibrate(engine, [*long, *PROMPTS[:2]], [strategy], CalibrateOptions(30), say=said.append)
+    assert now() <= 1.1 * 30
+    assert not any("more than the budget" in text for text in said)
+    begin = now()
+    calibrate(engine, long, [strategy], CalibrateOptions(4), say=said.append)
+    assert now() - begin > 4
+    assert re.search(r"that took \d+ s more than the budget: reading a prompt of 400 tokens takes 2.0 s", said[-1])
 
 
 @pytest.mark.full

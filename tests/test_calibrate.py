@@ -18,8 +18,8 @@ import learned
 from pico import NUM_LAYERS, letter_tokenizer, pico
 from selfdraft import Engine, OptionError
 from selfdraft.calibrate import calibrate as module
-from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate, methods_of, thinned, usual_skip
-from selfdraft.calibrate.fit_session import EngineKit, ScoredTexts
+from selfdraft.calibrate.calibrate import CalibrateOptions, calibrate, methods_of, shortest_first, thinned, usual_skip
+from selfdraft.calibrate.fit_session import EngineKit, FitSession, ScoredTexts
 from selfdraft.calibrate.writing import Text, probe_text, write_texts
 from selfdraft.cli import terminal
 from selfdraft.cli.calibrate import advice
@@ -98,7 +98,51 @@ def test_texts_are_not_written_again(engine: Engine, monkeypatch: pytest.MonkeyP
     assert write_texts(engine, PROMPTS, 30, journal, no_progress) == texts
     del journal.done["3"]
     assert write_texts(engine, PROMPTS, 30, journal, no_progress) == texts
-    assert [len(call.args[0]) for call in stream.call_args_list] == [5, 1]
+    assert [len(call.args[0]) for call in stream.call_args_list] == [1, 4, 1]
+
+
+@pytest.mark.parametrize("num_rows", [1, 16])
+def test_texts_are_of_the_first_prompts(engine: Engine, monkeypatch: pytest.MonkeyPatch, num_rows: int) -> None:
+    """Whatever an earlier run wrote, and however little time there is: fits go by the prompts in front of them."""
+    monkeypatch.setattr("selfdraft.calibrate.writing.rows_at_once", lambda engine: num_rows)
+    journal = Store().journal(engine.knowledge.key, "texts", {})
+    write_texts(engine, PROMPTS, 30, journal, no_progress)
+    for number in "0", "3":
+        del journal.done[number]
+    texts = write_texts(engine, PROMPTS, 30, journal, no_progress, lambda expected: False)
+    assert len(texts) == 3
+    for prompt, text in zip(PROMPTS, texts, strict=False):
+        assert text.tokens[: text.num_prompt_tokens] == prompt.tokens
+
+
+def test_a_fit_to_some_of_the_texts_is_not_complete(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that time left out are written by a later run, and fitted to."""
+    monkeypatch.setattr("selfdraft.calibrate.writing.rows_at_once", lambda engine: 1)
+    journals: dict[str, Any] = {}
+
+    def journal(name: str, **question: Any) -> Any:
+        return journals.setdefault(f"{name} {question}", Store().journal(engine.knowledge.key, name, question))
+
+    session = FitSession(engine, 20, journal)
+    some = session.write(PROMPTS, has_time=lambda expected: not any(one.done for one in journals.values()))
+    assert [text.is_whole for text in some.texts] == [True]
+    assert not session.fit("asd", {}, PROMPTS, 600, texts=some)["is_complete"]
+    every = session.write(PROMPTS)
+    assert len(every.texts) == len(PROMPTS)
+    assert session.fit("asd", {}, PROMPTS, 600, texts=every)["is_complete"]
+
+
+def test_what_was_refused_once_stays_left_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where there is time for a shorter step afterwards."""
+    now = [0.0]
+    monkeypatch.setattr("selfdraft.progress.perf_counter", lambda: now[0])
+    engine.remember(learned.profile())
+    journal = Store().journal(engine.knowledge.key, "asd", {})
+    kit = EngineKit(FitSession(engine, 20, mock.Mock()), PROMPTS, mock.Mock(), journal, 10, "")
+    now[0] = 6.0
+    assert not kit.has_time()
+    assert kit.has_time()
+    assert kit.is_out_of_time
 
 
 @pytest.mark.parametrize("num_generated", [1, 2, 9])
@@ -181,7 +225,7 @@ def test_asd_finds_rules_for_the_model(attention: list[int]) -> None:
 def test_what_is_kept(engine: Engine, home: Path) -> None:
     profile = calibrate(engine, PROMPTS, options=QUICK)
     values = profile.artefacts["prune"].values
-    expected = {"num_texts": 3, "num_tokens": 24, "domains": ["a", "b"], "is_complete": True, "trials": []}
+    expected = {"num_texts": 3, "num_tokens": 24, "domains": ["b", "a"], "is_complete": True, "trials": []}
     assert {name: values[name] for name in expected} == expected
     assert profile.latency == json.loads(json.dumps(learned.latency().to_json()))
     assert engine.knowledge.profile_in_use is profile
@@ -190,7 +234,7 @@ def test_what_is_kept(engine: Engine, home: Path) -> None:
 
     fitting, _ = hold_out(PROMPTS)
     journal = Store().journal(engine.knowledge.key, "again", {})
-    *chose, last = write_texts(engine, in_turn(fitting), 24, journal, no_progress)
+    *chose, last = write_texts(engine, shortest_first(in_turn(fitting), 24), 24, journal, no_progress)
     choosing, held_out = ScoredTexts(engine.runner, chose), ScoredTexts(engine.runner, [last])
     seconds = savings(learned.latency())
     points = eliminate([sample(probe) for probe in choosing.probes], seconds, num_ranking=1)
@@ -503,7 +547,7 @@ def test_prompts_come_in_turn(engine: Engine, monkeypatch: pytest.MonkeyPatch) -
     fit = "selfdraft.strategies.prune.Prune.fit"
     monkeypatch.setattr(fit, staticmethod(lambda kit, options: seen.extend(p.id for p in kit.prompts) or {}))
     calibrate(engine, PROMPTS, ["prune"], QUICK)
-    assert seen == ["a1", "b1", "a2"]
+    assert seen == ["b1", "a1", "a2"], "but for the shortest, which comes first"
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
     def fit(kit: Any, options: Any) -> dict[str, Any]:
         asked.append(tuple(prompt.id for prompt in kit.prompts))
+        kit.has_time()
         worlds = {name.split("-")[0] for name in asked[-1]}
         skip = {("low",): "m2", ("high",): "m1", ("mixed",): "a3"}.get(tuple(worlds), "a2")
         return {"frontier": [{"skip": skip, "lost": 0.0, "match": 0.9}]}
@@ -421,12 +422,17 @@ def test_an_interrupted_fit_goes_on(told: list[tuple[str, ...]], monkeypatch: py
 
 
 def test_what_the_budget_ended_goes_on(told: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each search that was cut, once in a run; those that were complete are not asked again."""
+    """Each search that was cut, once in a run; those that were complete are not asked again.
+
+    A step was refused, a shorter one would not be: it is cut all the same.
+    """
     cut = {"low"}
     has_time = EngineKit.has_time
 
-    def asked(kit: EngineKit) -> bool:
-        return not any(kit._label == f"fitting prune of {name}" for name in cut) and has_time(kit)
+    def asked(kit: EngineKit, expected: float | None = None) -> bool:
+        is_refused = not kit.is_out_of_time and any(kit._label == f"fitting prune of {name}" for name in cut)
+        kit.is_out_of_time |= is_refused
+        return not is_refused and has_time(kit, expected)
 
     monkeypatch.setattr(EngineKit, "has_time", asked)
     engine, prompts = new_engine(), prompts_of("low", "high")
@@ -458,11 +464,20 @@ def test_a_damaged_artefact_is_made_anew(told: list[tuple[str, ...]]) -> None:
 
 
 def test_what_was_fitted_otherwise_is_refused(fitted: Artefact) -> None:
-    message = "knn.feature=last, but .* found with 'mean'. Say --set knn.feature=mean, or fit them again with: .*=last"
+    message = (
+        "knn.feature=last, but .* with knn.feature=mean. Say --set knn.feature=mean, or fit them again with: .*=last"
+    )
     with pytest.raises(OptionError, match=message):
         engine_with(fitted, settings={"knn": {"feature": "last"}})
-    with pytest.raises(OptionError, match=r"knn.search=prune, but .* found with 'draft-verify'"):
+    with pytest.raises(OptionError, match=r"knn.search=prune, but .* found with knn.search=draft-verify"):
         engine_with({**fitted.content, "search": "draft-verify"})
+    otherwise = {**fitted.content, "search": "draft-verify"}
+    message = "knn.paper=true, but .* found with knn.paper=false. Say --set knn.paper=false, or .* --set knn.paper=true"
+    for made in (fitted, otherwise, {name: one for name, one in otherwise.items() if name != "paper"}):
+        with pytest.raises(OptionError, match=message):
+            engine_with(made, settings={"knn": {"paper": True}})
+    with pytest.raises(OptionError, match=r"knn.paper=false, but .* found with knn.paper=true"):
+        engine_with({**otherwise, "paper": True}, settings={"knn": {"search": "draft-verify"}})
 
 
 @pytest.mark.parametrize(

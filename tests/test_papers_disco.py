@@ -11,7 +11,7 @@ import pytest
 import papers
 from learned import latency
 from papers import SMALL
-from selfdraft.bench.papers import disco, disco_fit
+from selfdraft.bench.papers import disco, disco_fit, plan
 from selfdraft.bench.papers.disco import RECIPE
 from selfdraft.bench.papers.experiment import MEASURED, Found
 from selfdraft.bench.papers.page import Section
@@ -19,6 +19,7 @@ from selfdraft.bench.papers.recipes import published
 from selfdraft.bench.papers.run import read_units
 from selfdraft.bench.papers.workbench import Workbench
 from selfdraft.calibrate.fit_once import Fitted
+from selfdraft.measure.passes import CONTEXT
 from selfdraft.profiles.profile import Artefact
 
 Whole = tuple[Path, Workbench, dict[str, Section]]
@@ -62,6 +63,25 @@ def test_nothing_is_fitted_or_measured_twice(whole: Whole, monkeypatch: pytest.M
     assert own.facts == transferred.facts
     to_fit, to_measure = disco_fit.fit_prompts(bench, "mbpp"), disco_fit.unseen(bench, "humaneval").measured
     assert {prompt.id for prompt in to_measure}.isdisjoint(prompt.id for prompt in to_fit)
+
+
+@pytest.mark.full
+def test_a_plan_counts_all_texts(whole: Whole) -> None:
+    """Those that are learned from, once for each classifier; those of each rule, and of plain decoding."""
+    file, bench, _ = whole
+    counts, fits = {1: 0, 2: 0, 4: 0}, {}
+    for line in read_units(file)[1]:
+        if rules := line.values.get("rules"):
+            counts[4] += sum(map(len, rules.values())) + len(rules["oracle"])
+        counts[2] += len(line.values.get("hits", {}).get("disco", ()))
+        counts[1] += len(line.values.get(MEASURED, {}).get("records", ()))
+        if fit := line.values.get("fit"):
+            fits[disco_fit.TEACHERS.get(line.unit.split()[-1], line.unit.split()[-1])] = fit
+    counts[2] += sum(fit["num_train"] + fit["num_validation"] for fit in fits.values())
+    num_tokens = bench.scale.tokens * sum(factor * count for factor, count in counts.items())
+    seconds = sum(seconds for *_, seconds in plan._rows(bench, [RECIPE], [], set()))
+    fit_seconds = disco_fit._DRAFT_SHARE * bench.scale.fit_seconds
+    assert round((seconds - fit_seconds) / bench.latency.at(CONTEXT).plain) == num_tokens
 
 
 def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ from selfdraft import Engine
 from selfdraft.bench.papers import knapspec, knapspec_states
 from selfdraft.bench.papers.experiment import Found
 from selfdraft.bench.papers.knapspec import RECIPE
+from selfdraft.bench.papers.long_prompts import QUESTION, bare, long_questions
 from selfdraft.bench.papers.page import Section
 from selfdraft.bench.papers.workbench import Workbench
 from selfdraft.economics import Line
 from selfdraft.measure.estimate import correlation
 from selfdraft.measure.figures import Measured
 from selfdraft.measure.records import Record
+from selfdraft.prompts.tokens import tokens_of
 from selfdraft.types import Prompt, SkipSet
 
 pytestmark = pytest.mark.xdist_group("papers_knapspec")
@@ -74,10 +76,48 @@ def test_what_the_knapsack_finds(tmp_path: Path) -> None:
 
 
 def test_a_long_question_comes_after_other_articles_each_time(tmp_path: Path) -> None:
-    bench = new_bench(tmp_path)
-    found = knapspec.long_questions(bench, PROMPTS[5:], 200)
-    assert len({prompt.text for prompt in found}) == len(found) == SMALL.prompts + 1
-    assert all(prompt.text.endswith(knapspec.QUESTION) for prompt in found)
+    found = long_questions(new_bench(tmp_path).engine, PROMPTS[5:], 200, 2)
+    assert len({prompt.text for prompt in found}) == len(found) == 2
+    assert all(prompt.text.endswith(QUESTION) for prompt in found)
+
+
+def test_an_article_is_what_prompts_do_not_share() -> None:
+    texts = [
+        "Summarise:\nFirst.\nEnd.\nSummary:\n",
+        "Summarise:\nSecond.\nEnd.\n\nSummary:\n",
+        "Summarise:\n3\nSummary:\n",
+    ]
+    asked = [Prompt(f"s{n}", "summarise", text) for n, text in enumerate(texts)]
+    assert [prompt.text for prompt in bare(asked)] == ["First.\nEnd.", "Second.\nEnd.\n", "3"]
+    assert bare(PROMPTS) == PROMPTS
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_prompts_of_4k_and_16k_are_measured_as_a_main_table(tmp_path: Path, is_quick: bool) -> None:
+    """The others with few prompts, once; a length that the model's context does not hold says so."""
+    engine = Engine(pico("llama", max_position_embeddings=4200), letter_tokenizer(), profile=None)
+    bench = Workbench(engine, PROMPTS, replace(SMALL, prompts=6, tokens=10, is_quick=is_quick), tmp_path)
+    units = {unit.name: unit for unit in EXPERIMENTS["contexts"].units(bench)}
+    missing = {} if is_quick else dict.fromkeys(("8192", "16384"), "the model's context holds 4200 tokens")
+    assert {name: unit.missing for name, unit in units.items() if unit.missing} == missing
+    with pytest.MonkeyPatch.context() as patch:
+        asked: list[tuple[int, ...]] = []
+
+        def compare(bench: Workbench, methods: Any, prompts: Any, **options: Any) -> dict[str, Any]:
+            lengths = {len(tokens_of(prompt, engine)) for prompt in prompts}
+            asked.append((len(prompts), bench.scale.runs, bench.scale.tokens, min(lengths), max(lengths)))
+            return {}
+
+        patch.setattr(Workbench, "compare", compare)
+        patch.setattr(Workbench, "latency", latency())
+        for name in ("256", "1024") if is_quick else ("1024", "4096"):
+            measure = units[f"{name} others"].measure
+            assert measure is not None
+            assert measure()["articles"] == "4 of CNN/DM (summarise)"
+    expected = [(4, 1, 10, 246), (4, 1, 10, 1014)] if is_quick else [(4, 1, 10, 1014), (8, 3, 256, 3840)]
+    for (*scale, shortest, longest), (*wanted, length) in zip(asked, expected, strict=True):
+        assert scale == wanted
+        assert length - 2 <= shortest <= longest <= length
 
 
 # ------------------------------------------------------------------------------------------------ arithmetic

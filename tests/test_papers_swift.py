@@ -36,7 +36,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     """Fits end by their steps, not by the clock; SWIFT's search comes to its own end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("selfdraft.calibrate.fit_once.measure", lambda *_: learned.latency())
-        patch.setattr(EngineKit, "has_time", lambda kit: len(kit.done) < 4)
+        patch.setattr(EngineKit, "has_time", lambda kit, *expected: len(kit.done) < 4)
         yield new_bench(tmp_path_factory.mktemp("fits"), TEXTS, replace(SMALL, fit_seconds=600.0))
 
 

@@ -427,6 +427,18 @@ def test_each_layer_is_judged_by_what_the_head_reads_after_it() -> None:
         assert (strategy.choose(context(probe), 5) == OFF) is not always
 
 
+def test_an_exit_that_must_draft_does_so_in_short_texts() -> None:
+    """With half of the layers, as long as looking at the text does not pay."""
+    for always in (False, True):
+        engine = Engine(pico("llama"), strategy="dynamic-exit", profile=profile(TOO_DEAR))
+        found = engine.generate(PROMPT, max_new_tokens=8, settings={"dynamic-exit": {"always": always}})
+        assert {item.plan.skip for item in found.steps} == {
+            exit_after(NUM_LAYERS // 2, NUM_LAYERS) if always else SkipSet()
+        }
+        assert bool(found.stats.num_draft_steps) is always
+        assert found.tokens == engine.generate(PROMPT, max_new_tokens=8, strategy="off").tokens
+
+
 # -------------------------------------------------------------------------------------------------------------- prune
 
 

@@ -67,6 +67,11 @@ class Kit(Protocol):
         """Whether the budget allows another step."""
         ...
 
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether a step was refused so far: what was found is not all that there is."""
+        ...
+
     def progress(self, share: float) -> None:
         """What share of the fit is done."""
         ...

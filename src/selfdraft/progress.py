@@ -49,18 +49,18 @@ class Budget:
 class Steps:
     """Work in steps, within the first `share` of a budget: the next one is begun if it will be over by then.
 
-    It is held to take as long as the last, or half of one that was longer.
+    It is held to take as long as the last, or half of one that was longer, where no seconds are `expected`.
     """
 
     def __init__(self, budget: Budget, share: float = 1.0) -> None:
         self._budget, self._share, self._last, self._usual = budget, share, budget.spent, 0.0
 
-    def has_time(self) -> bool:
+    def has_time(self, expected: float | None = None) -> bool:
         """Asked before each step."""
         before, self._last = self._last, self._budget.spent
         self._usual = max(self._last - before, self._usual / 2)
         left = self._budget.left(self._share)
-        return left > 0 and left >= self._usual
+        return left > 0 and left >= (self._usual if expected is None else expected)
 
 
 @contextlib.contextmanager

@@ -29,10 +29,12 @@ from ..prompts.arrange import digest, hold_out, in_turn
 from ..registry import STRATEGIES, check_settings, find, in_use, options_for, resolve, settings_of
 from ..types import FrontierPoint, Prompt, SkipSet
 from .fit_session import FitSession, ScoredTexts, repair
+from .writing import to_continue
 
 # Of the budget: what measuring passes may take; when texts, fits and trials must be over.
 _SHARE_OF_LATENCY, _SHARE_OF_TEXTS, _SHARE_OF_FIT, _SHARE_OF_TRIALS = 0.2, 0.5, 0.8, 0.95
 _LEAST_TRIAL_TOKENS = 16
+_OVERRUN = 0.1  # of the budget: what is told
 USUAL_TOKENS, USUAL_TOKENS_ON_CPU = 2048, 512
 GO_ON = "the same command with a larger --budget goes on from there"
 _NOTHING_TO_LEARN = ("off", "fixed")
@@ -97,9 +99,10 @@ class _Calibration:
         self.progress = self.watch.beside(self.progress, self.engine.device)
         self.key = self.engine.knowledge.key
         fitting, held_out = hold_out(self.prompts)
-        self.fitting, self.trial_prompts = in_turn(fitting), held_out[: self.options.num_trial_prompts]
         is_slow = self.engine.device.type == "cpu"
         self.num_tokens = self.options.num_tokens or (USUAL_TOKENS_ON_CPU if is_slow else USUAL_TOKENS)
+        self.fitting = shortest_first(in_turn(fitting), self.num_tokens)
+        self.trial_prompts = held_out[: self.options.num_trial_prompts]
         self.question = {"prompts": digest(self.fitting), "num_tokens": self.num_tokens}
 
     def run(self, strategies: Sequence[str]) -> Profile:
@@ -111,7 +114,15 @@ class _Calibration:
         if all(are_complete):  # until then the same question finds all of its answers
             for journal in self._journals:
                 journal.finish()
+        self._tell_overrun()
         return self._remember()
+
+    def _tell_overrun(self) -> None:
+        over = -self.budget.left()
+        if over > _OVERRUN * self.budget.seconds and "_texts" in vars(self):
+            longest = max(self._texts.texts, key=lambda text: text.read_seconds)
+            prompt = f"a prompt of {longest.num_prompt_tokens} tokens takes {longest.read_seconds:.1f} s"
+            self.say(f"that took {over:.0f} s more than the budget: reading {prompt}. Give more, or shorter prompts")
 
     def _remember(self) -> Profile:
         profile = self.store.load(self.key)
@@ -251,6 +262,12 @@ class _Calibration:
             "is_faster": bool(speedup and speedup.is_above(1.0)),
             **rates(total),
         }
+
+
+def shortest_first(prompts: Sequence[Prompt], num_tokens: int) -> list[Prompt]:
+    """Of those that are continued: whatever the budget, one of them is."""
+    shortest = min(to_continue(prompts, num_tokens), key=lambda prompt: len(prompt.tokens))
+    return [shortest, *(prompt for prompt in prompts if prompt is not shortest)]
 
 
 def rates(total: Figures) -> dict[str, Any]:

@@ -29,26 +29,22 @@ from ..registry import find, in_use, options_for
 from ..strategies.base import PlainStrategy
 from ..strategies.elimination import qualities, sample
 from ..types import FrontierPoint, Generation, Prompt, SkipSet
-from .writing import Text, probe_text, write_texts
+from .writing import ALWAYS, HasTime, Text, probe_text, to_continue, write_texts
 
 PRACTICE_TOKENS = 256
 _STATE = "state"
 
 
 class ScoredTexts:
-    """The calibration texts as strategies are judged by them; read into caches when first asked for."""
+    """The calibration texts, read into caches when first asked for. `are_whole`: time cut none, and left none out."""
 
-    def __init__(self, runner: Runner, texts: Sequence[Text]) -> None:
-        self._runner, self.texts = runner, texts
+    def __init__(self, runner: Runner, texts: Sequence[Text], are_whole: bool = True) -> None:
+        self._runner, self.texts, self.are_whole = runner, texts, are_whole
         self.matches: dict[SkipSet, float] = {SkipSet(): 1.0}  # known so far
 
     @cached_property
     def probes(self) -> tuple[Probe, ...]:
         return tuple(probe_text(text, self._runner) for text in self.texts)
-
-    @property
-    def are_whole(self) -> bool:
-        return all(text.is_whole for text in self.texts)
 
     def match(self, skip: SkipSet) -> float:
         """How often the sub-network makes the target's choice."""
@@ -68,13 +64,12 @@ class FitSession:
     text_tokens: int = PRACTICE_TOKENS  # new ones of each text that a strategy practises with
     say: Say = lambda text: None
 
-    def write(
-        self, prompts: Sequence[Prompt], name: str = "texts", has_time: Callable[[], bool] = lambda: True
-    ) -> ScoredTexts:
+    def write(self, prompts: Sequence[Prompt], name: str = "texts", has_time: HasTime = ALWAYS) -> ScoredTexts:
         """What the model says after them, `num_tokens` in all; each text is written once."""
         journal = self.journal(name, texts=digest(prompts), tokens_of_texts=self.num_tokens)
         texts = write_texts(self.engine, prompts, self.num_tokens, journal, self.progress, has_time)
-        return ScoredTexts(self.engine.runner, texts)
+        are_whole = len(journal.done) == len(to_continue(prompts, self.num_tokens))
+        return ScoredTexts(self.engine.runner, texts, are_whole)
 
     def fit(
         self,
@@ -202,9 +197,10 @@ class EngineKit:
     def seconds(self) -> float:
         return self._seconds_before + self._budget.spent
 
-    def has_time(self) -> bool:
-        self.is_out_of_time = not self._steps.has_time()
-        return not self.is_out_of_time
+    def has_time(self, expected: float | None = None) -> bool:
+        has_time = self._steps.has_time(expected)
+        self.is_out_of_time |= not has_time  # a shorter step may be begun, but something was left out
+        return has_time
 
     def progress(self, share: float) -> None:
         self._share = max(self._share, share)  # an estimate may take something back, a bar may not

@@ -80,10 +80,8 @@ def collect(
     while len(traces) < len(prompts) and (not traces or has_time()):
         first = len(traces)
         told = Told(progress, first * num_tokens, len(prompts) * num_tokens, "collecting drafts")
-        some = prompts[
-            first : first + min(count, first + 1)
-        ]  # one, then twice as many each time: what it takes is known
-        traces.extend(traced(some, num_tokens, told))
+        end = first + min(count, first + 1)  # one, then twice as many each time: what it takes is known
+        traces.extend(traced(prompts[first:end], num_tokens, told))
     return traces
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from ..engine.engine import Engine
 from ..passes import PassRequest
 from ..profiles.journal import Journal
 from ..profiles.profile import Artefact
-from ..progress import Progress
+from ..progress import Budget, Progress, Steps
 from ..protocols import Probe, Runner
 from ..types import Prompt
 
 _CHUNK = 512
 _FEW_TEXTS, _LONG_ENOUGH = 8, 96
+_NUM_READ = 2  # times that a prompt is: to write after it, and for the probe
+HasTime = Callable[..., bool]  # Steps.has_time
+ALWAYS: HasTime = Steps(Budget(None)).has_time
 _MAX_ROWS = 16  # texts that a CPU writes together: a pass of many rows takes little longer than one of one row
 
 
@@ -25,6 +29,7 @@ class Text:
     tokens: tuple[int, ...]
     num_prompt_tokens: int
     is_whole: bool = True  # else time was up
+    read_seconds: float = field(default=0.0, compare=False)  # of its prompt
 
     @property
     def num_generated(self) -> int:
@@ -37,31 +42,43 @@ def write_texts(
     num_tokens: int,
     journal: Journal,
     progress: Progress,
-    has_time: Callable[[], bool] = lambda: True,
+    has_time: HasTime = ALWAYS,
 ) -> list[Text]:
     """At most `num_tokens` generated tokens, spread evenly; what the journal already has is not written again.
 
-    Many short texts would take longer than a few of some length, and say no more. Where time is up the texts at hand
-    are cut, and the others left out: the journal has neither.
+    Where time is up the texts at hand are cut, and the others left out: the journal has neither. What comes back is of
+    the first prompts, without gaps. One is written first: what reading takes is known then.
     """
-    prompts = prompts[: min(num_tokens, max(_FEW_TEXTS, num_tokens // _LONG_ENOUGH))]
+    prompts = to_continue(prompts, num_tokens)
     each = num_tokens // len(prompts)
     waiting = [number for number in range(len(prompts)) if str(number) not in journal.done]
     known = {int(number): one.values for number, one in journal.done.items()}
-    kept = {number: Text(tuple(one["tokens"]), one["num_prompt_tokens"]) for number, one in known.items()}
-    count = rows_at_once(engine)
-    for first in range(0, len(waiting), count):
-        if kept and not has_time():
+    kept = {number: Text(**{**one, "tokens": tuple(one["tokens"])}) for number, one in known.items()}
+    while waiting:
+        sizes = dict.fromkeys((rows_at_once(engine), 1)) if 0 in kept else [1]
+        batches = ([prompts[number] for number in waiting[:size]] for size in sizes)
+        fits = (some for some in batches if 0 not in kept or has_time(_NUM_READ * _reading(kept.values(), some)))
+        if not (some := next(fits, [])):
             break
-        numbers = waiting[first : first + count]
-        num_before = (len(prompts) - len(waiting) + first) * each
-        told = Told(progress, num_before, len(prompts) * each, "writing texts")
-        written = write(engine, [prompts[number] for number in numbers], each, told, has_time)
+        numbers, waiting = waiting[: len(some)], waiting[len(some) :]
+        told = Told(progress, (len(prompts) - len(waiting) - len(numbers)) * each, len(prompts) * each, "writing texts")
+        written = write(engine, some, each, told, has_time)
         for number, text in zip(numbers, written, strict=True):
             kept[number] = text
             if text.is_whole:
                 journal.record(str(number), Artefact(dict(vars(text))))
-    return [kept[number] for number in sorted(kept)]
+    return [kept[number] for number in itertools.takewhile(kept.__contains__, range(len(prompts)))]
+
+
+def _reading(texts: Collection[Text], prompts: Sequence[Prompt]) -> float:
+    """Seconds that prompts will take, by those that were read."""
+    each = sum(one.read_seconds for one in texts) / sum(one.num_prompt_tokens for one in texts)
+    return each * sum(len(prompt.tokens) for prompt in prompts)
+
+
+def to_continue(prompts: Sequence[Prompt], num_tokens: int) -> Sequence[Prompt]:
+    """Many short texts would take longer than a few of some length, and say no more."""
+    return prompts[: min(num_tokens, max(_FEW_TEXTS, num_tokens // _LONG_ENOUGH))]
 
 
 def rows_at_once(engine: Engine) -> int:
@@ -83,18 +100,19 @@ class Told:
 
 
 def write(
-    engine: Engine, prompts: Sequence[Prompt], num_tokens: int, told: Told, has_time: Callable[[], bool] = lambda: True
+    engine: Engine, prompts: Sequence[Prompt], num_tokens: int, told: Told, has_time: HasTime = ALWAYS
 ) -> Iterator[Text]:
     """What the model says after each of them, greedily and plainly, all at once; a token of each in any case."""
     asked = [list(prompt.tokens) for prompt in prompts]
     stream = engine.stream(asked, max_new_tokens=num_tokens, strategy="off")
     for chunk in stream:
         told.add(len(chunk.pieces))
-        if not has_time():
+        if not has_time(0.0):  # what a token takes is not worth asking, and reading took longer
             stream.cancel()
     for prompt, generation in zip(prompts, stream.generations, strict=True):
         tokens = (*prompt.tokens, *generation.tokens)
-        yield Text(tokens, len(prompt.tokens), generation.finish_reason != "cancelled")
+        is_whole = generation.finish_reason != "cancelled"
+        yield Text(tokens, len(prompt.tokens), is_whole, generation.stats.prefill_seconds)
 
 
 def probe_text(text: Text, runner: Runner) -> Probe:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ from ..protocols import Knowledge, PlanContext, Probe
 from ..types import OFF, Plan, SkipSet, StepRecord
 from .base import PlainStrategy, damaged
 from .draft_switch import DraftSwitch
-from .kept_sets import best_drafting, hits_of, rate_of
+from .kept_sets import AT_ONCE, best_drafting, hits_of, rate_of
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,14 @@ class Asd(PlainStrategy):
         for number, (prompt, probe) in enumerate(pairs):
             sets = [skip_set(cosines[number], num_layers, rules) for rules in trial.rules]
             wanted = [skip for skip in dict.fromkeys(sets) if skip]
-            if number == len(kit.done):
-                if number and not kit.has_time():
-                    break
-                kit.keep(_counted(probe, wanted))
-            counted = _completed(kit.done[number], probe, wanted)
+            kept = kit.done[number] if number < len(kit.done) else None
+            if kept is None and number and not kit.has_time():
+                break
+            counted = _counted(probe, wanted, kit.has_time, kept or {"hits": {}, "num_tokens": 0})
+            if kept is None:
+                kit.keep(counted)
+            if number and any(str(skip) not in counted["hits"] for skip in wanted):
+                break
             trial.add(kit.latency.at(len(prompt.tokens) + counted["num_tokens"] / 2), sets, **counted)
             kit.progress((number + 1) / len(pairs))
         return {**trial.best(), "cosines": means}
@@ -171,43 +174,51 @@ def candidates(means: Sequence[float], options: Asd.Options) -> Iterator[Rules]:
     return (rules for rules in found if rules.every or rules.similarity <= 1)
 
 
-def _counted(probe: Probe, skips: Sequence[SkipSet]) -> dict[str, Any]:
-    """How often each set says what the target says."""
-    hits = hits_of(probe, skips)
-    counts = {str(skip): sum(own) for skip, own in zip(skips, hits, strict=True)}
-    return {"hits": counts, "num_tokens": len(hits[0]) if hits else 0}
-
-
-def _completed(kept: Mapping[str, Any], probe: Probe, wanted: Sequence[SkipSet]) -> Mapping[str, Any]:
-    """With the sets that were no candidates when it was kept: these depend on all texts."""
-    missing = [skip for skip in wanted if str(skip) not in kept["hits"]]
-    return {**kept, "hits": {**kept["hits"], **_counted(probe, missing)["hits"]}} if missing else kept
+def _counted(
+    probe: Probe, wanted: Sequence[SkipSet], has_time: Callable[[], bool], kept: Mapping[str, Any]
+) -> dict[str, Any]:
+    """How often each set says what the target says: some at least, and all that there is time for. `kept`: what was
+    counted before; what are candidates depends on all texts.
+    """
+    counts, num_tokens = {**kept["hits"]}, kept["num_tokens"]
+    missing = [skip for skip in wanted if str(skip) not in counts]
+    for first in range(0, len(missing), AT_ONCE):
+        if counts and not has_time():
+            break
+        some = missing[first : first + AT_ONCE]
+        hits = hits_of(probe, some)
+        counts |= {str(skip): sum(own) for skip, own in zip(some, hits, strict=True)}
+        num_tokens = len(hits[0])
+    return {"hits": counts, "num_tokens": num_tokens}
 
 
 class Trial:
-    """How rules fare on calibration texts."""
+    """How rules fare on calibration texts: what they match where they draft, and the seconds of all."""
 
     def __init__(self, rules: Sequence[Rules]) -> None:
         self.rules = rules
-        self._seconds, self._hits = np.zeros(len(rules)), np.zeros(len(rules))
-        self._plain, self._num_tokens = 0.0, 0
+        self._seconds, self._hits, self._num_tokens = np.zeros((3, len(rules)))
+        self._plain = 0.0
 
     def add(self, costs: PassCosts, sets: Sequence[SkipSet], hits: Mapping[str, int], num_tokens: int) -> None:
-        """A text, and the set of each of the rules; one that skips nothing decodes plainly."""
-        own = np.array([hits[str(skip)] if skip else num_tokens for skip in sets])
+        """A text, and the set of each of the rules; one that skips nothing decodes plainly, one without hits is out."""
+        is_drafting = np.array([str(skip) in hits for skip in sets])
+        own = np.array([hits.get(str(skip), 0) for skip in sets])
         faster = best_drafting(costs, sets, rate_of(own, num_tokens))
         plain = num_tokens * costs.plain
-        self._seconds += plain / np.where([bool(skip) for skip in sets], faster, 1.0)
-        self._hits, self._plain, self._num_tokens = self._hits + own, self._plain + plain, self._num_tokens + num_tokens
+        self._seconds += np.where(is_drafting, plain / faster, [np.inf if skip else plain for skip in sets])
+        self._hits, self._num_tokens = self._hits + own, self._num_tokens + num_tokens * is_drafting
+        self._plain += plain
 
     def best(self) -> dict[str, Any]:
-        if not self.rules or not self._num_tokens:
+        """Of those that draft anything, even where plain decoding is faster: `predicted` tells."""
+        if not self._num_tokens.any():
             return {"num_tried": 0}
-        row = int(self._seconds.argmin())
-        match, predicted = self._hits[row] / self._num_tokens, self._plain / self._seconds[row]
+        row = int(np.where(self._num_tokens > 0, self._seconds, np.inf).argmin())
+        match, predicted = self._hits[row] / self._num_tokens[row], self._plain / self._seconds[row]
         return {
             **vars(self.rules[row]),
             "match": float(match),
             "predicted": float(predicted),
-            "num_tried": len(self.rules),
+            "num_tried": int((self._num_tokens > 0).sum()),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,7 @@ def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
     return {
         "feature": options.feature,
         "search": options.search,
+        "paper": options.paper,
         **pack([*kept, *_domains(groups, found, kept, options)]),
         "general": general,
         "is_complete": searches.are_complete and (not kept or bool(kit.known.get("is_complete", True))),
@@ -86,11 +87,8 @@ def look_at_prompts(kit: Kit, options: Any) -> tuple[list[Prompt], Vectors]:
     prompts, vectors = [], []
     for number, prompt in enumerate(kit.prompts, start=1):
         limit = options.max_vectors if clock.has_time() else options.search_prompts
-        vector = (
-            vector_of(kit.hidden(prompt, (POINT,), condense(options.feature)))
-            if counts[prompt.domain] < limit
-            else None
-        )
+        is_wanted = counts[prompt.domain] < limit
+        vector = vector_of(kit.hidden(prompt, (POINT,), condense(options.feature))) if is_wanted else None
         if vector is not None:
             counts[prompt.domain] += 1
             prompts.append(prompt)
@@ -142,14 +140,22 @@ def _kept(known: Sequence[Domain], groups: Sequence[Group], labels: set[str]) ->
 
 
 def _check_alike(known: Mapping[str, Any], kept: Sequence[Domain], options: Any) -> None:
-    for option in ("feature", "search"):
-        if kept and known.get(option) != getattr(options, option):
-            names = ", ".join(domain.name for domain in kept)
-            raise OptionError(
-                f"the profile's domains {names} were found with knn.{option}={known.get(option)}, not "
-                f"{getattr(options, option)}, and the prompts have none of them. Say --set "
-                f"knn.{option}={known.get(option)}, or name prompts of these domains, too"
-            )
+    for option, made, asked in differing(known, options) if kept else ():
+        names = ", ".join(domain.name for domain in kept)
+        raise OptionError(
+            f"the profile's domains {names} were found with knn.{option}={made}, not {asked}, and the prompts have "
+            f"none of them. Say --set knn.{option}={made}, or name prompts of these domains, too"
+        )
+
+
+def differing(artefact: Mapping[str, Any], options: Any) -> Iterator[tuple[str, str, str]]:
+    """Options that a fit and the use of it must share, as the artefact has them and as they are now. `paper` decides
+    about the others.
+    """
+    for name in ("paper", "feature", "search"):
+        made, asked = (str(one).lower() for one in (artefact.get(name, False), getattr(options, name)))
+        if made != asked:
+            yield name, made, asked
 
 
 def _domains(groups: Sequence[Group], found: Sequence[Found], kept: Sequence[Domain], options: Any) -> list[Domain]:
@@ -202,7 +208,7 @@ class Searches:
     def _run(self, domain: str, prompts: Sequence[Prompt], share: float) -> Mapping[str, Any]:
         inner = self._kit.among(prompts, f"{self._name} of {domain}", share)
         found = self._search(inner)
-        step = {**_question(domain, prompts), "found": found, "is_complete": inner.has_time()}
+        step = {**_question(domain, prompts), "found": found, "is_complete": not inner.is_out_of_time}
         self._kit.keep(step)
         return step
 

@@ -5,7 +5,8 @@ them after every layer: how often a layer says what the last one says is its acc
 per second, at its best length, drafts; verification goes on where the draft stopped, as in `early-exit`.
 
 Unlike the authors' code: seconds as measured instead of numbers of layers, and plain decoding is one of the choices
-(unless told to draft `always`); it looks again when that pays, not in every round; the lookahead ends drafts.
+(unless told to draft `always`: until the first look half of the layers draft); it looks again when that pays, not in
+every round; the lookahead ends drafts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..options import setting
 from ..protocols import Knowledge, PlanContext, Probe
 from ..types import Plan, SkipSet
 from .kept_sets import rate_of
-from .replanning import Cadence, Replanner, fastest, gain_of
+from .replanning import Cadence, Promised, Replanner, fastest, gain_of
 
 
 class DynamicExit(Replanner):
@@ -31,7 +32,7 @@ class DynamicExit(Replanner):
         interval: int = setting(64, "plan again after N rounds", minimum=1)
         max_tokens: int = setting(10, "draft at most N tokens", minimum=1)
         budget: float = setting(0.05, "plan where it pays, in at most this share of the time; 1: always", minimum=0.0)
-        always: bool = setting(False, "draft even where plain decoding promises more")
+        always: bool = setting(False, "draft even where plain decoding promises more, and before the first look")
 
     pairs_with: ClassVar[Mapping[str, Any]] = {"lookahead": "confidence", "tree": "chain"}
 
@@ -39,9 +40,14 @@ class DynamicExit(Replanner):
         self._options, self._latency = options, knowledge.latency()
         num_layers = knowledge.num_layers
         self._skips = [exit_after(count, num_layers) for count in range(1, num_layers)]
-        gain = gain_of(self._latency, exit_after(num_layers // 2, num_layers), options.max_tokens)
+        half = exit_after(num_layers // 2, num_layers)
+        self._usual = Plan(half, max_draft_tokens=options.max_tokens, reuse=True)
+        gain = gain_of(self._latency, half, options.max_tokens)
         seconds = self._latency.at(0).verify(options.min_tokens) * 2  # half of it for the head after every layer
         super().__init__(Cadence(options.window, options.interval, options.budget), seconds, gain)
+
+    def first_plan(self, context: PlanContext) -> Promised | None:
+        return super().first_plan(context) or (Promised(self._usual) if self._options.always else None)
 
     def choose(self, context: PlanContext, num_tokens: int) -> Plan:
         options = self._options

@@ -15,7 +15,7 @@ from .matching import choices
 
 MAX_SETS = 8
 """Of what is kept: each is recorded beforehand, and scored in every plan."""
-_AT_ONCE = 8
+AT_ONCE = 8
 """Sets that are scored in one pass."""
 _WORTH = 0.002
 """Share of speed that one more set must add."""
@@ -42,8 +42,8 @@ class KeptSet:
 def hits_of(probe: Probe, skips: Sequence[SkipSet]) -> list[list[bool]]:
     """[sets, tokens]: whether each would have said what the target says."""
     found = []
-    for first in range(0, len(skips), _AT_ONCE):
-        target, *said = choices(probe, [(), *(skip.numbers for skip in skips[first : first + _AT_ONCE])])
+    for first in range(0, len(skips), AT_ONCE):
+        target, *said = choices(probe, [(), *(skip.numbers for skip in skips[first : first + AT_ONCE])])
         found += [(one == target).tolist() for one in said]
     return found
 

@@ -46,7 +46,7 @@ from .anchors import (
     vector_of,
 )
 from .base import ConstantStrategy, PlainStrategy, damaged
-from .domains import DAMAGE, GENERAL, fit_domains
+from .domains import DAMAGE, GENERAL, differing, fit_domains
 from .prune import Prune
 
 _PAPER = {
@@ -191,16 +191,14 @@ def _inner_options(kind: Any, options: Knn.Options) -> Any:
 
 def _read(artefact: Mapping[str, Any], options: Knn.Options, command: str) -> list[Domain]:
     try:
-        domains, made = unpack(artefact), {name: artefact[name] for name in ("feature", "search", "general")}
+        domains, _ = unpack(artefact), [artefact[name] for name in ("feature", "search", "general")]
     except DAMAGE as error:
         raise damaged("domains of `knn`", error, command) from error
-    for option in ("feature", "search"):
-        if made[option] != getattr(options, option):
-            raise OptionError(
-                f"knn.{option}={getattr(options, option)}, but the profile's domains were found with {made[option]!r}. "
-                f"Say --set knn.{option}={made[option]}, or fit them again with: {command} "
-                f"--set knn.{option}={getattr(options, option)}"
-            )
+    for option, made, asked in differing(artefact, options):
+        raise OptionError(
+            f"knn.{option}={asked}, but the profile's domains were found with knn.{option}={made}. "
+            f"Say --set knn.{option}={made}, or fit them again with: {command} --set knn.{option}={asked}"
+        )
     return domains
 
 

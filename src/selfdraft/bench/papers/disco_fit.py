@@ -137,6 +137,7 @@ def fitted(bench: Workbench, name: str) -> Fitted:
     fitting, held_out = hold_out(own)
     fitting += encode_all(bench, teacher, more_prompts(bench, own)[: max(0, bench.scale.learn - len(fitting))])
     method, num_tokens = draft(bench), longer(bench, 2)
+    bench.expect(len(fitting) + len(held_out), num_tokens, once=f"disco-{teacher}")
     question = {"prompts": digest([*fitting, *held_out]), "tokens": num_tokens, "method": method}
     artefact = bench.once(f"disco-{teacher}", question, lambda: _fit(bench, method, fitting, held_out, num_tokens))
     return Fitted("disco", artefact.values, {artefact_name(method["drafter"]): artefact})
@@ -215,6 +216,7 @@ def _spelled(options: Mapping[str, Any]) -> str:
 
 def compare(bench: Workbench, task: Task, rules: Sequence[str], temperature: float | None = None) -> Values:
     """Rules in turns on the prompts of a task. A temperature stands in its label, and rejection tests the drafts."""
+    bench.expect((1 + len(rules)) * len(task.measured) * bench.scale.runs, bench.scale.tokens)
     known, tested = fitted(bench, task.name), {"acceptance": "rejection"} if temperature else {}
     asked = {name: {**method, **tested} for name, method in methods(known, rules).items()}
     values = bench.measure(task, asked, knows=[known], temperature=temperature or 0.0)
@@ -225,6 +227,7 @@ def compare(bench: Workbench, task: Task, rules: Sequence[str], temperature: flo
 
 def count_hits(bench: Workbench, task: Task) -> Values:
     """What rules say of drafted tokens, by text, on the prompts that are measured: they neither trained nor chose."""
+    bench.expect(len(task.measured), longer(bench, 2))
     known = fitted(bench, task.name)
     by_label = classifiers(known)
     prompts, progress = encode_all(bench, task.name, task.measured), LogProgress(bench.say, "disco")
@@ -247,13 +250,14 @@ def run_oracle(
 
     `most`: prompts; `outputs`: how texts compare with plain decoding, counted with those of records.
     """
-    method, num_tokens, engine = draft(bench), longer(bench, 4), bench.fork()
-    oracle = Oracle([[]], room=num_tokens)
-    rules = {name: rule.method(method) for name, rule in (others or {}).items()}
+    prompts, others, num_tokens = task.measured[:most], others or {}, longer(bench, 4)
+    bench.expect((2 + len(others)) * len(prompts), num_tokens)
+    method, engine, oracle = draft(bench), bench.fork(), Oracle([[]], room=num_tokens)
+    rules = {name: rule.method(method) for name, rule in others.items()}
     rules[ORACLE] = {**method, "lookahead": oracle}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in rules}
     verdicts = []
-    for number, prompt in enumerate(encode_all(bench, task.name, task.measured[:most])):
+    for number, prompt in enumerate(encode_all(bench, task.name, prompts)):
         call: dict[str, Any] = {"max_new_tokens": num_tokens, "seed": bench.seed + number}
         plain = engine.generate(prompt.tokens, strategy="off", **call)
         oracle.tell([plain.tokens])

@@ -15,14 +15,14 @@ from typing import Any
 from ...economics import LatencyFit
 from ...measure.estimate import Estimate, Quantity, mean, resampled
 from ...measure.records import OFF, Record
-from ...prompts.arrange import context_prompts
 from ...strategies.knapspec import KnapSpec
-from ...types import Prompt, SkipSet
+from ...types import SkipSet
 from ..tables import Table, number
 from .claims import Side, above, denied, estimate_of, faster, in_each, is_above, is_below, is_faster, is_larger, speedup
 from .experiment import Effort, Experiment, Found, Judgement, MainTable, Recipe, Unit, Values
 from .forms import Column, by_arm, curves, formatted, kept
 from .knapspec_states import CORRELATION, LEMMA, MIN_COSINE, STATES, References, num_looked_at, with_references
+from .long_prompts import QUESTION, bare, long_questions
 from .workbench import Methods, Task, UnitsOf, Workbench, each, why_missing
 
 SWIFT, CLASP, DEL, KNAPSPEC = "SWIFT", "CLaSp", "DEL", "KnapSpec"
@@ -256,7 +256,7 @@ def _neither_drafts(found: Found, *sides: Side) -> str | None:
 # ------------------------------------------------------------------------------------------------------ contexts
 
 LENGTHS, QUICK_LENGTHS, MAX_PROMPTS = (1024, 2048, 4096, 8192, 16384), (256, 512, 1024), 4
-ARTICLES, QUESTION = "cnn-dm", "Summarise the texts above, one sentence for each."
+ARTICLES, MAIN_LENGTHS, MAIN_TABLE = "cnn-dm", (4096, 16384), MainTable(256, prompts=8)
 
 
 def _context_units(bench: Workbench) -> Iterator[Unit]:
@@ -266,7 +266,8 @@ def _context_units(bench: Workbench) -> Iterator[Unit]:
     fits = [length for length in lengths if articles and (limit is None or length <= limit)]
     for names, length in itertools.product((own, [CLASP, SWIFT]), fits):
         assert articles is not None
-        yield Unit(_side(length, names[0]).unit, partial(_after, bench, articles, length, names))
+        own_bench = replace(bench, scale=bench.scale.as_in(MAIN_TABLE if length in MAIN_LENGTHS else None))
+        yield Unit(_side(length, names[0]).unit, partial(_after, own_bench, articles, length, names))
     reason = f"the model's context holds {limit} tokens" if articles else why_missing(ARTICLES)
     yield from (Unit(f"{length}", missing=reason) for length in lengths if length not in fits)
 
@@ -276,20 +277,14 @@ def _side(length: int, arm: str) -> Side:
 
 
 def _after(bench: Workbench, articles: Task, length: int, names: Sequence[str]) -> Values:
-    *prompts, other = long_questions(bench, articles.measured, length - bench.scale.tokens)
+    count = bench.scale.prompts if length in MAIN_LENGTHS else min(bench.scale.prompts, MAX_PROMPTS)
+    bench.expect((1 + len(names) + (KNAPSPEC in names)) * count * bench.scale.runs, bench.scale.tokens)
+    *prompts, other = long_questions(bench.engine, bare(articles.measured), length - bench.scale.tokens, count + 1)
     best = References(bench, [other], num_looked_at(bench)).best() if KNAPSPEC in names else None
     methods = {**_methods(bench, *names), **({ALWAYS: _always(best.skip)} if best else {})}
     weights = " : ".join(map(str, bench.latency.at(length).paper_weights))
-    return {**_measure(bench, methods, replace(articles, measured=prompts)), "task": f"{length}", "weights": weights}
-
-
-def long_questions(bench: Workbench, articles: Sequence[Prompt], length: int) -> list[Prompt]:
-    """The same question after other articles each time, at most `length` tokens together; one more than is measured."""
-    count = min(bench.scale.prompts, MAX_PROMPTS) + 1
-    starts = [place * len(articles) // count for place in range(count)]
-    questions = [Prompt(f"question-{place + 1}", "question", QUESTION) for place in range(count)]
-    around = ([one, *articles[start:], *articles[:start]] for one, start in zip(questions, starts, strict=True))
-    return [prompt for others in around for prompt in context_prompts(others, bench.engine, [length], 1)]
+    told = {"task": f"{length}", "weights": weights, "articles": f"{len(articles.measured)} of {articles.label}"}
+    return {**_measure(bench, methods, replace(articles, measured=prompts)), **told}
 
 
 def _lengths(found: Found) -> list[int]:
@@ -310,6 +305,16 @@ def _context_claims(found: Found) -> Iterator[Judgement | None]:
     known = {length: one for length in _lengths(found) if (one := speedup(found, _side(length, SWIFT)))}
     for length in list(known)[-1:]:
         yield is_below(claim, known[length], 1.0, f"after {length} tokens SWIFT", unit="x")
+
+
+def _how_made(found: Found) -> Iterator[str]:
+    made = {length: found.measured(_side(length, KNAPSPEC).unit) for length in _lengths(found)}
+    sizes = [f"{max(one.num_prompt_tokens for one in it.of(OFF))} for {length}" for length, it in made.items() if it]
+    for articles in [found.get(unit, "articles") for unit in found.units][:1]:
+        yield (
+            f"a prompt is articles ({articles}), joined until nothing more fits, then `{QUESTION}`; each begins with "
+            f"another article, and where all are used up they come again; its tokens: {', '.join(sizes)}"
+        )
 
 
 def _context_sides(found: Found) -> dict[str, dict[float, Side]]:
@@ -367,6 +372,7 @@ CONTEXTS = Experiment(
         _context_claims,
         faster("where it must draft, KnapSpec is faster than plain decoding after {task} tokens", ALWAYS),
     ],
+    [_how_made],
     chart=curves(
         ["speed-up", ("TPT (tokens/s)", _tpt)],
         _context_sides,

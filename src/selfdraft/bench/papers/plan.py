@@ -1,8 +1,8 @@
 """How long a reproduction will take: its units are gone through with a workbench that counts instead of measuring.
 
 Tokens count as those of plain decoding, fits as the seconds that they may take. A unit that wants the model itself, or
-what a fit found, before it measures anything counts as `USUAL_METHODS` on the prompts of its scale. So a plan says
-`about`.
+what a fit found, before it measures anything counts as what it told to `expect`, else as `USUAL_METHODS` on the prompts
+of its scale. So a plan says `about`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
 from ...calibrate.fit_once import Fitted
 from ...calibrate.writing import Text
+from ...economics import LatencyFit
 from ...engine.engine import Engine
 from ...measure.passes import CONTEXT
 from ...profiles.profile import Artefact
@@ -28,10 +30,12 @@ USUAL_METHODS = 3
 
 @dataclass
 class Counted:
-    """What was asked for; a fit that is asked for again is made once."""
+    """What was asked for, in how many measurements; a fit that is asked for again is made once."""
 
     num_tokens: int = 0
+    num_measured: int = 0
     fits: dict[str, float] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
 
     def seconds(self, seconds_per_token: float) -> float:
         return self.num_tokens * seconds_per_token + sum(self.fits.values())
@@ -40,10 +44,22 @@ class Counted:
 @dataclass
 class CountingBench(Workbench):
     counted: Counted = field(default_factory=Counted)
+    passes: LatencyFit | None = None
+
+    @cached_property
+    def latency(self) -> LatencyFit:
+        assert self.passes is not None
+        return self.passes
+
+    def expect(self, num_texts: int, num_tokens: int, once: str = "") -> None:
+        if once not in self.counted.made:
+            self.counted.num_tokens += num_texts * num_tokens
+            self.counted.num_measured += 1
+            self.counted.made |= {once} - {""}
 
     def compare(self, methods: Methods, prompts: Sequence[Prompt], **asked: Any) -> dict[str, Any]:
         num_new = asked.get("tokens") or self.scale.tokens
-        self.counted.num_tokens += (1 + len(methods)) * len(prompts) * num_new * self.scale.runs
+        self.expect((1 + len(methods)) * len(prompts) * self.scale.runs, num_new)
         return {}
 
     def write(self, prompts: Sequence[Prompt], num_tokens: int) -> list[Text]:
@@ -59,11 +75,11 @@ class CountingBench(Workbench):
         raise LookupError(f"{name} is not found before it is measured")
 
     def go_through(self, unit: Unit) -> None:
-        before = self.counted.num_tokens
+        before = self.counted.num_measured
         with suppress(Exception):  # it wants what there is none of
             assert unit.measure is not None
             unit.measure()
-        if self.counted.num_tokens == before:
+        if self.counted.num_measured == before:
             self.counted.num_tokens += USUAL_METHODS * self.scale.prompts * self.scale.tokens * self.scale.runs
 
 
@@ -88,7 +104,8 @@ def _rows(
     bench: Workbench, recipes: Sequence[Recipe], wanted: Sequence[str], met: set[Any]
 ) -> Iterator[tuple[str, int, float]]:
     made = {name: getattr(bench, name) for name in Workbench.__dataclass_fields__}
-    counting, each = CountingBench(**{**made, "engine": _without_passes(bench.engine)}), bench.latency.at(CONTEXT).plain
+    counting = CountingBench(**{**made, "engine": _without_passes(bench.engine)}, passes=bench.latency)
+    each = bench.latency.at(CONTEXT).plain
     for recipe, experiment in ((one, experiment) for one in recipes for experiment in one.experiments):
         if wanted and experiment.id not in wanted:
             continue

@@ -24,7 +24,7 @@ from ...measure.run import MeasurePlan, run_whole
 from ...profiles.profile import Artefact, Profile
 from ...prompts.tokens import encode, few_shot
 from ...types import Prompt
-from .experiment import FAILED, MEASURED, Experiment, Recipe, Unit, Values
+from .experiment import FAILED, MEASURED, Experiment, MainTable, Recipe, Unit, Values
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,12 @@ class Scale:
         return asdict(self)
 
     def of(self, recipe: Recipe, experiment: Experiment) -> Scale:
-        main = recipe.main.get(experiment.kept_as)
-        if self.is_quick or main is None:
-            return self
-        return replace(self, **{name: value for name, value in vars(main).items() if name not in self.asked})
+        return self.as_in(recipe.main.get(experiment.kept_as))
+
+    def as_in(self, main: MainTable | None) -> Scale:
+        """But for what the caller gave; a quick run stays one."""
+        wanted = {} if self.is_quick or main is None else vars(main)
+        return replace(self, **{name: value for name, value in wanted.items() if name not in self.asked})
 
 
 QUICK = Scale(prompts=1, fit_prompts=1, tokens=24, fit_seconds=12.0, fit_tokens=96, is_quick=True, learn=8)
@@ -262,6 +264,9 @@ class Workbench:
         result = run_whole(self.fork(knows), plan)
         failed = {arm.name: arm.error for arm in result.arms if arm.error}
         return {MEASURED: result.all_of, **({FAILED: failed} if failed else {})}
+
+    def expect(self, num_texts: int, num_tokens: int, once: str = "") -> None:
+        """For a plan, which ends where a fit is needed: what a unit will write; `once`: to make what it names."""
 
     def measure(self, task: Task, methods: Methods, told: str = "", **asked: Any) -> dict[str, Any]:
         """`compare` on a task's prompts, and the task's label; `told`: what else the label says."""
