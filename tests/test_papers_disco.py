@@ -77,7 +77,8 @@ def test_a_plan_counts_all_texts(whole: Whole) -> None:
         counts[1] += len(line.values.get(MEASURED, {}).get("records", ()))
         if fit := line.values.get("fit"):
             fits[disco_fit.TEACHERS.get(line.unit.split()[-1], line.unit.split()[-1])] = fit
-    counts[2] += sum(fit["num_train"] + fit["num_validation"] for fit in fits.values())
+    num_timed = 1 + len(disco_fit.SHORT)  # static lengths, and plain decoding
+    counts[2] += sum(fit["num_train"] + (1 + num_timed) * fit["num_validation"] for fit in fits.values())
     num_tokens = bench.scale.tokens * sum(factor * count for factor, count in counts.items())
     seconds = sum(seconds for *_, seconds in plan._rows(bench, [RECIPE], [], set()))
     fit_seconds = disco_fit._DRAFT_SHARE * bench.scale.fit_seconds

@@ -248,7 +248,8 @@ class LookaheadFit:
         """Plain decoding, the usual setting and the others, measured in turns; predictions are of the same prompts."""
         prompts = prompts[: len(replay.traces)]
         each = 2 * self._reading + (self.num_tokens + WARM_UP_TOKENS) * replay.slowest_seconds
-        candidates = candidates[: max(1, int(self._budget.left() / max(each, 1e-9)) - 2)]  # on one text at least
+        affordable = min(len(candidates), self._budget.left() / max(each, 1e-9) - 2)  # on one text at least
+        candidates = candidates[: max(1, int(affordable))]
         others = [one for one in candidates if (one.lookahead, one.options) != (usual.lookahead, usual.options)]
         tried = {str(one): one for one in (usual, *others)}
         self._say(f"measuring {len(tried)} settings and plain decoding in turns, on {len(prompts)} of the prompts")

@@ -310,7 +310,8 @@ def _context_claims(found: Found) -> Iterator[Judgement | None]:
 def _how_made(found: Found) -> Iterator[str]:
     made = {length: found.measured(_side(length, KNAPSPEC).unit) for length in _lengths(found)}
     sizes = [f"{max(one.num_prompt_tokens for one in it.of(OFF))} for {length}" for length, it in made.items() if it]
-    for articles in [found.get(unit, "articles") for unit in found.units][:1]:
+    known = (found.get(unit, "articles") for unit in found.units)
+    for articles in [one for one in known if one][:1]:
         yield (
             f"a prompt is articles ({articles}), joined until nothing more fits, then `{QUESTION}`; each begins with "
             f"another article, and where all are used up they come again; its tokens: {', '.join(sizes)}"
