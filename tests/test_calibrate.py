@@ -164,7 +164,7 @@ def test_what_does_nothing_goes_first(planted: str) -> None:
     profile = calibrate(idle, PROMPTS, options=QUICK)
     first, second, *_ = frontier_of(profile)
     assert (first["skip"], first["match"]) == ("", 1.0)
-    assert (second["skip"], second["match"]) == (planted, 1.0)
+    assert (second["skip"], second["match"]) == (planted, 9 / 10), "eight tokens of eight are no certainty"
 
 
 @pytest.mark.parametrize("planted", ["a2", "m3", "a2,m3"])
@@ -240,7 +240,9 @@ def test_what_is_kept(engine: Engine, home: Path) -> None:
     points = eliminate([sample(probe) for probe in choosing.probes], seconds, num_ranking=1)
     for point, known in zip(frontier_of(profile), points, strict=True):
         assert SkipSet.parse(point["skip"]).numbers == known.skipped, "the last text has not chosen it"
-        assert held_out.match(SkipSet.parse(point["skip"])) == pytest.approx(point["match"]), "and tells how good it is"
+        match = held_out.match(SkipSet.parse(point["skip"]))
+        told = (8 * match + 1) / 10 if point["skip"] else 1.0
+        assert point["match"] == pytest.approx(told), "and tells how good it is, with few tokens never quite"
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 Ours. `selfdraft calibrate` drops, again and again, the sub-layer that loses least log-probability per second it saves,
 and keeps every skip set on the way: the frontier. Each round drafts with the set that promises most tokens per second
 here: by the seconds measured on this device, after a text of this length, and at the acceptance to be expected. That is
-the share of the target's choices that the set met in calibration texts which did not choose it, corrected by how much
-more or less often drafts of this text fail. Where no set promises more than plain decoding, nothing is drafted.
+the share of the target's choices that the set met in calibration texts which did not choose it, (hits + 1) over
+(tokens + 2) so that few cannot make it high, corrected by how much more or less often drafts of this text fail. Where
+no set promises more than plain decoding, nothing is drafted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
 from .base import PlainStrategy, damaged
 from .elimination import MIN_MATCH, Point, Quality, eliminate, qualities, sample
 from .failures import Failures
+from .kept_sets import rate_of
 
 KNOWN_LENGTHS = (128, 512, 2048)
 """Texts for which the plan is recorded beforehand where passes are recorded."""
@@ -116,6 +118,7 @@ class Prune(PlainStrategy):
         samples = [sample(probe) for probe in kit.probes]
         num_fitting = max(1, len(samples) - round(_HELD_OUT * len(samples)))
         fitting, held_out = samples[:num_fitting], samples[num_fitting:] or samples
+        num_told = sum(len(one.choices) for one in held_out)
         found = eliminate(
             fitting,
             savings(kit.latency),
@@ -126,7 +129,8 @@ class Prune(PlainStrategy):
         )
         for point in found:
             (told,) = qualities(held_out, point.skipped)
-            points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), told.lost, told.match))
+            match = rate_of(told.match * num_told, num_told) if point.skipped else 1.0
+            points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), told.lost, match))
             kit.keep({**points[-1].to_json(), "losses": point.losses, "fitted": vars(point.quality)})
             if point.quality.match >= MIN_MATCH and not kit.has_time():  # after it there would be more
                 break
