@@ -61,10 +61,10 @@ BUDGETS = {
     "measure": 1625,
     "calibrate": 1790,
     "bench": 2185,
-    "bench/papers": 4918,
+    "bench/papers": 5011,
     "serve": 2500,
     "integrations": 700,
-    "cli": 3860,
+    "cli": 3862,
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 

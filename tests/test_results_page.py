@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from selfdraft.bench.papers.headlines import published_speed
 from selfdraft.bench.papers.page import BARE, PaperFile, beside, plots
-from selfdraft.bench.papers.recipes import recipe
+from selfdraft.bench.papers.recipes import published, recipe
 from selfdraft.bench.papers.run import num_outputs
 from selfdraft.bench.tables import Table
 from selfdraft.cli.main import main
@@ -105,3 +106,33 @@ def test_published_rows_stand_beside_ours() -> None:
     found = beside(ours, paper, 2)
     assert found.header == ["task", "method", "M", "paper: M"]
     assert [row[1:] for row in found.rows] == [["x", "1", "3 / 4"], ["x, ours", "2", "-"], ["y", "-", "5"]]
+
+
+@pytest.mark.parametrize(
+    ("paper", "experiment", "label", "arm", "told"),
+    [
+        ("swift", "table-2", "GSM8K", "SWIFT", "1.31x† / 1.25x / 1.39x†"),
+        ("swift", "table-2", "GSM8K", "SWIFT, ours", "1.31x† / 1.25x / 1.39x†"),
+        ("swift", "table-3", "HumanEval, pass@10", "SWIFT, coupled", "1.29x / 1.30x"),
+        ("knn-ssd", "table-2", "r=0.3", "knn", "1.45x / 1.64x"),
+        ("asd", "table-3", "XSum, T = 0.2", "ASD", "1.350x / 1.102x"),
+        ("disco", "table-1", "Alpaca (chat)", "DISCO", "2.12x"),
+        ("disco", "table-1", "GSM8K", "DISCO", "-"),
+    ],
+)
+def test_what_was_published_of_a_method(paper: str, experiment: str, label: str, arm: str, told: str) -> None:
+    assert published_speed(published(paper).tables[experiment], label, arm) == told
+
+
+def test_what_was_measured_before_stands_beside_what_is_now(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(MEASURED / "swift-h200.jsonl")
+    for before in ([], ["--before", file]):
+        assert main(["report", file, "--markdown", *before]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        start = next(place for place, line in enumerate(lines) if line.startswith("| paper | task |"))
+        header, _, first = lines[start : start + 3]
+        names, cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in (header, first))
+        assert names[-2:] == ["now" if before else "ours", "bound"]
+        assert names[4].startswith("before (") == bool(before)
+        assert cells[:3] == ["swift", "CNN/DM", "SWIFT"]
+        assert not before or cells[4] == cells[5]

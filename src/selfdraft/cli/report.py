@@ -92,8 +92,9 @@ def _write(options: argparse.Namespace, text: str) -> None:
 
 
 def _report_bench(options: argparse.Namespace, files: Sequence[Path]) -> int:
-    if options.notes:
-        raise OptionError("--notes belongs to results of `reproduce`; leave it out")
+    for name in ("notes", "before"):
+        if getattr(options, name):
+            raise OptionError(f"--{name} belongs to results of `reproduce`; leave it out")
     results = [_read(file) for file in files]
     if options.output or not (options.html or options.png):
         show = as_markdown if options.markdown else as_text
@@ -143,7 +144,7 @@ def _write_pictures(folder: Path, prefixes: Sequence[str], charts: Sequence[Char
 
 
 def _report_passes(options: argparse.Namespace, files: Sequence[Path]) -> int:
-    for name in ("html", "png", "notes"):
+    for name in ("html", "png", "notes", "before"):
         if getattr(options, name):
             raise OptionError(f"--{name} is not for results of `bench passes`, which become text or Markdown")
     runs = [read_shapes(file) for file in files]
@@ -162,7 +163,8 @@ def _report_papers(options: argparse.Namespace, files: Sequence[Path]) -> int:
         if not result.lines:
             raise OptionError(f"{result.name} has nothing that was measured; run its command again: {result.command}")
     notes = _read_notes(options.notes) if options.notes else {}
-    _write(options, papers_page(results, notes, _link(options), _command(options)))
+    before = [PaperFile.read(file) for file in find_files(options.before or [])]
+    _write(options, papers_page(results, notes, _link(options), _command(options), before))
     if options.png:
         Path(options.png).mkdir(parents=True, exist_ok=True)
         for name, plot, caption in plots(results):
@@ -172,6 +174,7 @@ def _report_papers(options: argparse.Namespace, files: Sequence[Path]) -> int:
 
 def _command(options: argparse.Namespace) -> str:
     words = ["selfdraft", "report", *options.files, *(["--markdown"] if options.markdown else [])]
+    words += ["--before", *options.before] if options.before else []
     for name in ("output", "png", "notes"):
         if getattr(options, name):
             words += [f"--{name}", getattr(options, name)]

@@ -176,6 +176,7 @@ RECIPE = Recipe(
     ],
     quick_prompts=8,
     main={"table-1": MainTable(512), "table-3": MainTable(512)},
+    own=(ASD, CALIBRATED),
     shots={"cnn-dm": 1, "xsum": 1, "humaneval": 0},  # as draft & verify's code has it
     efforts={"prompts": lambda found: len(found.get(SIMILARITIES, "cosines", "MLP") or ())},
 )

@@ -314,4 +314,6 @@ RECIPE = Recipe(
     quick_prompts=3,
     efforts=EFFORTS,
     main={"table-1": MainTable(256), "table-2": MainTable(256)},
+    own=(DISCO, BY_TV),
+    oracle=ORACLE_LENGTH,
 )

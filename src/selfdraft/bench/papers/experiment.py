@@ -172,7 +172,7 @@ class Recipe:
     `quick_prompts`: of each task with `--quick`, as many as two cores go through in less than ten minutes. `efforts`:
     how much was done, by the names that the published data has; what the paper did stands there. `main`: its main
     tables by what they are kept as; `shots`: of the tasks that its base models are asked in, as texts, how many
-    answered examples come first.
+    answered examples come first. `own`: arms of the paper's method; `oracle`: one that is told how far to draft.
     """
 
     name: str
@@ -181,3 +181,5 @@ class Recipe:
     efforts: Mapping[str, Effort] = field(default_factory=dict)
     main: Mapping[str, MainTable] = field(default_factory=dict)
     shots: Mapping[str, int] = field(default_factory=dict)
+    own: Sequence[str] = ()
+    oracle: str = ""

@@ -40,12 +40,12 @@ def _knapspec(bench: Workbench, **changed: Any) -> dict[str, Any]:
     """As the authors' code; at quick scale texts are over before that plans."""
     quick = {"budget": 1.0, "saved": False, "min_tokens": num_looked_at(bench)}
     settings = {**(quick if bench.scale.is_quick else {"paper": True}), **changed}
-    return {"strategy": "knapspec", "settings": {"knapspec": settings}}
+    return _paired("knapspec", **settings)
 
 
 def _methods(bench: Workbench, *names: str) -> Methods:
-    """Each as KnapSpec's authors have it, whatever planning costs, but for FRUGAL, our default, and CALIBRATED, which
-    chooses among sets that were found beforehand. Drafts end as KnapSpec's do.
+    """Each as KnapSpec's authors have it, whatever planning costs, and drafts end as KnapSpec's do; but for FRUGAL, our
+    default, and CALIBRATED, which chooses among sets that were found beforehand.
     """
     own = {"min_tokens": num_looked_at(bench)}
     known: dict[str, Mapping[str, Any]] = {
@@ -61,7 +61,7 @@ def _methods(bench: Workbench, *names: str) -> Methods:
 
 def _paired(strategy: str, **options: Any) -> dict[str, Any]:
     """With what the paper uses on the other axes."""
-    pairing = KnapSpec.pairs_with
+    pairing = KnapSpec.paper_pairs_with
     return {**pairing, "strategy": strategy, "settings": {**pairing["settings"], strategy: options}}
 
 
@@ -388,4 +388,5 @@ RECIPE = Recipe(
     quick_prompts=3,
     efforts=EFFORTS,
     main={"main": MainTable(1024, prompts=8)},
+    own=(KNAPSPEC, FRUGAL, CALIBRATED),
 )

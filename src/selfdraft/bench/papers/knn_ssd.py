@@ -392,5 +392,6 @@ RECIPE = Recipe(
     quick_prompts=3,
     efforts=EFFORTS,
     main={"table-2": MainTable(128)},
+    own=(KNN,),
     shots={"cnn-dm": 1, "gsm8k": 5, "wmt": 5, "tinystories": 1, "sql": 3, "xsum": 1, "math": 5, "alpaca": 0},
 )

@@ -11,6 +11,7 @@ from ...measure.records import VERDICTS
 from ..tables import Table, markdown_table, number, text_table, title
 from .claims import TOO_FEW
 from .experiment import EFFORTS, FAILED, Experiment, Found, Judgement, Plot, Recipe
+from .headlines import headline_table, headlines
 from .recipes import ALL, PublishedTable, published, recipes
 from .run import NO_TIME, Line, ReproduceHead, num_outputs, read_units
 from .workbench import Scale
@@ -192,6 +193,12 @@ tokens per second of decoding over those of plain decoding, in turns on the same
 and MLP of layer 6 are skipped. `prune`, `knn`, `draft-verify`, ... are strategies of selfdraft."""
 
 
+METHODS = """\
+The papers' own methods on the tasks of their main tables, as speed-up over plain decoding. Published: of the paper's
+models. Bound: told how far to draft (DISCO), else as many tokens a round, if a draft took the share of the time that it
+reads of the weights."""
+
+
 @dataclass(frozen=True)
 class PaperFile:
     """One file of `selfdraft reproduce`."""
@@ -219,12 +226,22 @@ class PaperFile:
 Measured = Sequence[tuple[PaperFile, Sequence[Section]]]
 
 
-def page(files: Sequence[PaperFile], notes: Mapping[str, str], pictures: str | None, command: str) -> str:
-    """`notes`: a paragraph by recipe, written by a person; `pictures`: where links of pictures point to."""
+def page(
+    files: Sequence[PaperFile],
+    notes: Mapping[str, str],
+    pictures: str | None,
+    command: str,
+    before: Sequence[PaperFile] = (),
+) -> str:
+    """`notes`: a paragraph by recipe, written by a person; `pictures`: where links of pictures point to; `before`:
+    files to compare main tables with.
+    """
     measured = [(recipe, [(file, own) for file in files if (own := file.of(recipe))]) for recipe in recipes([ALL])]
     papers = [(recipe, found) for recipe, found in measured if found]
     made = f"Made by `{command}`; only the paragraph that begins each paper's part is written by hand."
     parts = [TITLE, made, HOW_TO_READ, _overview(papers)]
+    if rows := [row for recipe, found in papers for row in _headlines(recipe, found, before)]:
+        parts += [METHODS, markdown_table(headline_table(rows, _commits(before)))]
     for recipe, found in papers:
         parts += _paper(recipe, found, notes.get(recipe.name), pictures)
     return "\n\n".join(parts) + "\n"
@@ -237,6 +254,16 @@ def _overview(papers: Sequence[tuple[Recipe, Measured]]) -> str:
         for file, own in found
     ]
     return markdown_table(Table("", ["paper", "measured on", *(f"claims {word}" for word in OUTCOMES.values())], rows))
+
+
+def _headlines(recipe: Recipe, found: Measured, before: Sequence[PaperFile]) -> Iterator[list[str]]:
+    earlier = {one.experiment.id: one.found for file in before for one in file.of(recipe)}
+    for section in (one for _, own in found for one in own if one.experiment.id in recipe.main):
+        yield from headlines(recipe, section.published, section.found, earlier.get(section.experiment.id))
+
+
+def _commits(before: Sequence[PaperFile]) -> str:
+    return ", ".join(dict.fromkeys(str(file.head.question.get("commit")) for file in before))
 
 
 def _counts(own: Sequence[Section]) -> Mapping[bool | None, int]:

@@ -217,3 +217,4 @@ def add_report(commands: Any) -> None:
     add("--html", metavar="FILE.html", help="results of `bench` as one page")
     add("--png", metavar="FOLDER", help="draw the charts there; made where it is missing")
     add("--notes", metavar="FOLDER", help="for `reproduce`: a paragraph on each paper, swift.md, knn-ssd.md, ...")
+    add("--before", nargs="+", metavar="FILE", help="for `reproduce`: earlier results, to compare main tables with")
