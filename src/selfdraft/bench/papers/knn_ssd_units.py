@@ -126,6 +126,11 @@ def fit(bench: Workbench, name: str, prompts: Sequence[Prompt], num_domains: int
     return Domains(found, unpack(found.artefacts[KNN].content), _sets(bench, found.values))
 
 
+def expect(bench: Workbench, num_methods: int, prompts: Sequence[Prompt]) -> None:
+    """Methods and plain decoding, by sets that a plan does not know."""
+    bench.expect((1 + num_methods) * len(prompts) * bench.scale.runs, bench.scale.tokens)
+
+
 def _sets(bench: Workbench, found: Mapping[str, Any]) -> dict[str, str]:
     """Of frontiers what promises most; of Bayesian sets the fastest that drafts."""
     if found["search"] == SEARCH:
@@ -191,8 +196,10 @@ def stream_units(ratios: Sequence[float] = RATIOS_IN_TURN) -> UnitsOf:
 
 
 def _stream(bench: Workbench, ratio: float) -> Values:
-    tasks, known = tasks_of(bench), fit_tasks(bench)
+    tasks = tasks_of(bench)
     prompts = mixed_prompts([one for task in tasks for one in task.measured], ratio, bench.seed)
+    expect(bench, 3, prompts)
+    known = fit_tasks(bench)
     found = bench.compare(three_methods(known, tasks[0].name), prompts, knows=[known.knows()])
     changes = [after.domain != before.domain for before, after in itertools.pairwise(prompts)]
     return {**found, "changes": share(sum(changes), len(changes)), "labels": labels(tasks), **known.values}
@@ -205,9 +212,11 @@ def papers_search_unit(bench: Workbench) -> list[Unit]:
 
 
 def _by_papers_search(bench: Workbench) -> Values:
-    tasks, known = tasks_of(bench), fit_tasks(bench, paper=True)
-    methods = {bayesian(arm): one for arm, one in three_methods(known, tasks[0].name, BAYESIAN).items()}
+    tasks = tasks_of(bench)
     stream = mixed_prompts([one for task in tasks for one in task.measured], 1.0, bench.seed)
+    expect(bench, 3, stream)
+    known = fit_tasks(bench, paper=True)
+    methods = {bayesian(arm): one for arm, one in three_methods(known, tasks[0].name, BAYESIAN).items()}
     return {**bench.compare(methods, stream, knows=[known.knows()]), "tried": _tried(known.fitted.values)}
 
 
@@ -227,6 +236,7 @@ def on_task(bench: Workbench, task: Task) -> Values:
 
     `match`: how often each meets the target's choice, given the text.
     """
+    expect(bench, len(tasks_of(bench)), task.measured)
     known = fit_tasks(bench)
     skips = known.equal_sets
     compared = bench.compare({skip: one_set(skip) for skip in skips.values()}, task.measured)
@@ -276,6 +286,7 @@ def flat_vectors(domains: Sequence[Domain]) -> dict[str, Any]:
 
 
 def new_task(bench: Workbench, task: Task) -> Values:
+    expect(bench, 2, task.measured)
     known = fit_tasks(bench)
     methods = {MIXED: one_set(known.sets[GENERAL]), KNN: KNN_METHOD}
     (more,) = tasks_of(bench, [task.name], num_routed(bench))
@@ -285,6 +296,7 @@ def new_task(bench: Workbench, task: Task) -> Values:
 
 def left_out(bench: Workbench, task: Task) -> Values:
     """`knn` without the task's anchors and set; `ssd-fixed`: the set of the first other task."""
+    expect(bench, 3, task.measured)
     known = fit_tasks(bench)
     knows, other = known.knows(task.name), next(one.name for one in known.domains if one.name != task.name)
     methods = {FIXED: one_set(known.sets[other]), KNN: KNN_METHOD, OWN: one_set(known.sets[task.name])}
@@ -308,6 +320,7 @@ def cluster_units(bench: Workbench) -> list[Unit]:
 def _clustered(bench: Workbench, task: Task, count: int) -> Values:
     """One cluster: the set of all prompts, which comes with every number of clusters."""
     num_domains = max(count, NUM_CLUSTERS[1])
+    expect(bench, 1, task.measured)
     known = fit(bench, f"knn-ssd-chat-{num_domains}", task.fitting, num_domains, clusters=num_domains)
     method = KNN_METHOD if count > 1 else one_set(known.sets[GENERAL])
     found = bench.compare({KNN: method}, task.measured, knows=[known.knows()])
