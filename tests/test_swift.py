@@ -372,6 +372,15 @@ def test_when_acceptance_falls_the_search_begins_again(options: Any, then: int, 
     assert state["first_step"] == (state["step"] if phase == "optimise" else 0)
 
 
+def test_a_search_that_ended_while_more_might_go_begins_again_too() -> None:
+    known = {**ranked().state(), **OVER, "is_grown": False}
+    strategy = alone(known, window=8, always=True)
+    drafting(strategy, 100, 7)
+    assert strategy.state()["phase"] == "accelerate"
+    drafting(strategy, 100, 3)
+    assert strategy.state()["phase"] == "optimise"
+
+
 def test_what_another_set_drafted_says_nothing_about_its_own() -> None:
     strategy = settled(always=True)
     drafting(strategy, 100, 7)

@@ -292,6 +292,39 @@ def test_what_would_not_pay_even_if_it_missed_half_is_hopeless(match: float, is_
         assert search.is_hopeless == (is_hopeless and not always)
 
 
+def test_there_is_hope_until_all_sizes_were_compared() -> None:
+    search = begun(candidates=20)
+    while search.is_growing:
+        go_on(search, search.step + 1, lambda point: 0.0)
+        assert not search.is_hopeless
+    assert not search.can_pay, "but nothing drafts yet"
+    go_on(search, search.step + 1, lambda point: 0.0)
+    assert search.is_hopeless
+
+
+@pytest.mark.parametrize("ratio", [0.17, 0.45, 0.5, 0.7])
+def test_no_set_is_larger_than_allowed(ratio: float) -> None:
+    search = begun(candidates=20, max_ratio=ratio, ratio_step=0.05)
+    go_on(search, 60, lambda point: 1.0)
+    assert {size: len(kept.point) for size, kept in search.kept.items()} == {size: size for size in search.sizes}
+    assert max(search.sizes) <= ratio * len(UNIVERSE)
+
+
+def test_after_a_rest_how_drafts_fared_is_forgotten() -> None:
+    for again in (Ranked.look_again, Ranked.resume):
+        search = ranked()
+        search.failures = 5.0
+        again(search)
+        assert search.failures == 1.0
+
+
+def test_where_no_size_is_allowed_a_kept_state_is_over_too() -> None:
+    for options in ({"max_ratio": 0.01}, {"min_ratio": 0.6, "max_ratio": 0.5}):
+        search = begun(**options)
+        search.restore(json.loads(json.dumps(search.state())))
+        assert (search.sizes, search.is_over) == ([], True)
+
+
 # ------------------------------------------------------------------------------------------------ when it is over
 
 

@@ -121,8 +121,8 @@ class _Calibration:
         over = -self.budget.left()
         if over > _OVERRUN * self.budget.seconds and "_texts" in vars(self):
             longest = max(self._texts.texts, key=lambda text: text.read_seconds)
-            prompt = f"a prompt of {longest.num_prompt_tokens} tokens takes {longest.read_seconds:.1f} s"
-            self.say(f"that took {over:.0f} s more than the budget: reading {prompt}. Give more, or shorter prompts")
+            prompt = f"a prompt of {longest.num_prompt_tokens} tokens takes {longest.read_seconds:.1f} s to read"
+            self.say(f"that took {over:.0f} s more than the budget ({prompt}). Give more, or shorter prompts")
 
     def _remember(self) -> Profile:
         profile = self.store.load(self.key)

@@ -59,7 +59,7 @@ def _attend_known(
         key_low, key_high, value = read(keys_ptr + plane, values_ptr + plane, slot, (slot < last)[:, None], DIM)
         scores = tl.dot(low, tl.trans(key_low), input_precision="ieee")
         scores = capped(tl.dot(high, tl.trans(key_high), scores, input_precision="ieee") * scale, CAP)
-        is_seen = slot[None, :] < position[:, None]
+        is_seen = (slot < last)[None, :] & (slot[None, :] < position[:, None])
         if WINDOW > 0:
             is_seen = is_seen & (slot[None, :] > position[:, None] - WINDOW)
         scores = tl.where(is_seen, scores, float("-inf"))

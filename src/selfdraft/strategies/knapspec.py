@@ -34,7 +34,7 @@ from ..fitting import Kit
 from ..options import setting
 from ..passes import States
 from ..protocols import Knowledge, PlanContext, Probe
-from ..types import Plan, SkipSet
+from ..types import OFF, Plan, SkipSet
 from .base import damaged
 from .kept_sets import MAX_SETS, KeptSet, best_drafting, hits_of, keep_best
 from .knapsack import Item, solve
@@ -102,7 +102,7 @@ class KnapSpec(Replanner):
         if not self._known:
             return super().first_plan(context)
         skips, rates = [one.skip for one in self._known], [one.match for one in self._known]
-        return fastest(self._latency, skips, rates, context, max_tokens)
+        return self._fastest(skips, rates, context)
 
     def choose(self, context: PlanContext, num_tokens: int) -> Plan:
         options, costs = self._options, self._latency.at(context.num_context_tokens)
@@ -116,8 +116,15 @@ class KnapSpec(Replanner):
             skips, rates = networks(probe, costs, options)
         if options.paper:
             return Plan(paper_choice(costs, skips, rates), max_draft_tokens=options.max_tokens)
-        in_use = self._current.plan
-        return self._take(fastest(self._latency, skips, rates, context, options.max_tokens, in_use))
+        return self._take(self._fastest(skips, rates, context, self._current.plan))
+
+    def _fastest(
+        self, skips: Sequence[SkipSet], rates: Sequence[float], context: PlanContext, in_use: Plan | None = None
+    ) -> Promised:
+        """Up to `max_tokens` the lookahead says where a draft ends: it sees how sure the draft is."""
+        found = fastest(self._latency, skips, rates, context, self._options.max_tokens, in_use)
+        drafting = replace(found.plan, max_draft_tokens=self._options.max_tokens)
+        return found if found.plan == OFF else replace(found, plan=drafting)
 
     @staticmethod
     def fit(kit: Kit, options: KnapSpecOptions) -> dict[str, Any]:

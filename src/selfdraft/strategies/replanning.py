@@ -182,9 +182,8 @@ def fastest(
     always: bool = False,
     **plan: Any,
 ) -> Promised:
-    """The set with the most tokens per second at its best length; unless it must `always` draft OFF where nothing beats
-    plain decoding. Up to `max_tokens` the lookahead says where a draft ends: it sees how sure the draft is. `in_use`:
-    what drafts so far; `plan`: what else a plan says.
+    """Of these sets and all lengths the pair with the most tokens per second; unless it must `always` draft OFF where
+    nothing beats plain decoding. `in_use`: what drafts so far; `plan`: what else a plan says.
     """
     if not skips:
         return Promised(OFF)
@@ -194,7 +193,7 @@ def fastest(
         speeds[:, 0] = 0.0
     row, length = (int(place) for place in np.unravel_index(speeds.argmax(), speeds.shape))
     before = float(speeds[skips.index(in_use.skip), 1:].max()) if in_use and in_use.skip in skips else None
-    best = Plan(skips[row], max_draft_tokens=max_tokens, **plan) if length else OFF
+    best = Plan(skips[row], max_draft_tokens=length, **plan) if length else OFF
     return Promised(best, float(speeds.max()), before)
 
 

@@ -12,10 +12,12 @@ them: int(2 (L - 2) r) sub-layers, 3/5/8/10 candidates. Even then two things dif
 Ours, as long as `paper` is not set:
 - the search begins with what each sub-layer loses, left out alone, and drops the cheapest per second saved, two a step;
 - it scores the last tokens, of the prompt if need be, and has 256 of them where passes are recorded;
-- sets of several sizes are kept; the one drafts that promises most tokens per second, as often as drafts fail here;
+- sets of several sizes are kept; the one drafts that promises most tokens per second at its matchness, corrected by
+  how often drafts fail here;
 - then candidates differ a little from the set in use, several share a pass, none is Bayesian;
 - log-probability decides between them, on tokens they are chosen by and on held-out ones; matchness is only told;
-- optimisation takes at most a fiftieth of the time, a tenth until sets are found, less while drafting is slower;
+- optimisation takes at most a fiftieth of the time, a tenth while sub-layers are dropped; less after that where
+  drafting is slower;
 - where no size could pay, nothing is searched or drafted; where none seems to, the next look comes later and later;
 - another set drafts only where it is noticeably better; when acceptance falls the search begins again;
 - drafts stop earlier, at 0.9; the paper's table of siblings has branches beside it that are looked up in the text.
@@ -137,7 +139,7 @@ class Swift(PlainStrategy):
 
     @property
     def _num_rows(self) -> int:
-        """Of a pass: always as many, for each number is recorded for itself."""
+        """Of a pass, at least: each number is recorded for itself."""
         return 1 if self._options.paper else 1 + self._options.candidates
 
     # ------------------------------------------------------------------------------------------------ the loop's calls
@@ -217,6 +219,7 @@ class Swift(PlainStrategy):
         search, before = self._search, self._search.skipped
         if isinstance(search, Ranked) and search.is_resting:
             search.look_again()
+            self._failures = Failures()
         points = search.candidates()
         if not points:
             return
@@ -265,13 +268,13 @@ class Swift(PlainStrategy):
         if self._num_drafts % _INTERVAL == 0:
             search.failures = self._failures.ratio
             search.choose()
-        if not self._options.resume or search.is_growing or rate is None:
+        if not self._options.resume or rate is None or (search.is_growing and not search.is_over):
             return
         if self._level is None:
             self._level = rate
         elif rate < self._level - self._options.shift:
             search.resume()
-            self._pause = RETRY
+            self._pause, self._failures = RETRY, Failures()
             self._draft_with_best()
 
     # ------------------------------------------------------------------------------------------------ what drafts
@@ -284,7 +287,7 @@ class Swift(PlainStrategy):
 
     def _is_drafting(self, num_context: int) -> bool:
         """Not before a set was found by what it matches."""
-        is_found = self._search.matchness is not None and not self._search.is_hopeless
+        is_found = self._search.matchness is not None and self._search.can_pay
         return self._options.always or (is_found and self._switch.is_drafting and self._can_pay(num_context))
 
     @property

@@ -73,13 +73,14 @@ class Ranked(Optimisation):
         self._losses, self._path, self._is_grown, self._last_review = {}, frozenset(), False, None
         for kept in self.kept.values():
             kept.num_known = 0
+        self.failures = 1.0
         self._first_step, self.num_idle, self.is_over = self.step, 0, False
 
     def look_again(self) -> None:
-        """After a rest: without hope only at what is kept."""
+        """After a rest: without hope only at what is kept. Drafts were none, so how they fare is not known."""
         if self.is_over:
             self.resume()
-        self._last_review = None
+        self._last_review, self.failures = None, 1.0
 
     # ------------------------------------------------------------------------------------------------ what is scored
 
@@ -156,16 +157,18 @@ class Ranked(Optimisation):
         for number, lost in zip(scored, _lost(found), strict=True):
             self._losses[number] = (self._losses[number] + lost) / 2
         self._is_grown = len(self._path) >= self.sizes[-1] or (bool(self.kept) and match < _LEAST_MATCH)
-        self._path |= set(sorted(scored, key=self._price)[:_DROPPED])
+        if not self._is_grown:
+            count = min(_DROPPED, min(size for size in self.sizes if size > len(self._path)) - len(self._path))
+            self._path |= set(sorted(scored, key=self._price)[:count])
 
     def _review(self, matches: Sequence[float], num_fresh: int) -> None:
         """Where the largest of them is the best, more may go."""
         for kept, match in zip(self.kept.values(), matches, strict=True):
             kept.look(match, num_fresh)
+        self._last_review = self.step
         self.choose()
         if self._size == max(self.kept) < self.sizes[-1]:
             self._path, self._is_grown = self.skipped, False
-        self._last_review = self.step
 
     def _could_pay(self, kept: Kept) -> bool:
         """If it missed only half of what it misses."""
@@ -198,7 +201,8 @@ class Ranked(Optimisation):
         kept = self.kept[self._size]
         self.skipped, self.matchness = kept.point, kept.matchness
         self.ratio = round(len(kept.point) / len(self._universe), 2)
-        self.is_hopeless = not (self._options.always or any(map(self._could_pay, self.kept.values())))
+        self.can_pay = self._options.always or any(map(self._could_pay, self.kept.values()))
+        self.is_hopeless = self._last_review is not None and not self.can_pay
 
     def speed(self, kept: Kept) -> float:
         """Tokens per second of rounds that draft."""
@@ -210,7 +214,7 @@ class Ranked(Optimisation):
     @property
     def _is_good(self) -> bool:
         """Once it is known to be, and no larger size promised more."""
-        if self._size is None or self._last_review != self.step - 1:
+        if self._size is None or self.is_growing or self._last_review != self.step - 1:
             return False
         return self.kept[self._size].num_known >= _KNOWN_TOKENS and super()._is_good
 
@@ -241,7 +245,9 @@ class Ranked(Optimisation):
         if self._size is not None and self._size not in self.kept:
             raise ValueError(f"nothing is kept of size {self._size}")
         self.is_hopeless = bool(state["is_hopeless"])
+        self.can_pay = not self.is_hopeless
         super().restore(state)
+        self.is_over |= not self.sizes
 
 
 def _lost(found: Matched) -> list[float]:

@@ -29,7 +29,7 @@ Phase = Literal["optimise", "accelerate"]
 
 @dataclass(frozen=True)
 class SwiftOptions:
-    ratio: float = setting(0.45, "share of the sub-layers to skip at first", minimum=0.0, maximum=1.0)
+    ratio: float = setting(0.45, "share to skip at first, evenly, under `paper` or `always`", minimum=0.0, maximum=1.0)
     min_ratio: float = setting(
         0.0, f"skip at least this share; 0: {_MIN_RATIO}, {_PAPER_MIN_RATIO} under `paper`", minimum=0.0, maximum=1.0
     )
@@ -56,7 +56,9 @@ class SwiftOptions:
     resume: bool = setting(True, "search again when the acceptance falls below what it was")
     shift: float = setting(0.15, "fall of the acceptance that counts", minimum=0.0, maximum=1.0)
     budget: float = setting(
-        0.02, "share of the time that optimisation may take, five times as much until sets are found", minimum=0.0
+        0.02,
+        "share of the time that optimisation may take, five times as much while sub-layers are dropped",
+        minimum=0.0,
     )
     always: bool = setting(False, "draft and search even where plain decoding promises more")
     saved: bool = setting(True, "go on with the state that the profile has")
@@ -87,11 +89,11 @@ def evenly(num_layers: int, size: int) -> Point:
 class Optimisation(ABC):
     """`skipped` is the set in use, `matchness` what is known of it: None until it was scored. A step is a pass.
 
-    `gain`: log-probability a token that it has over the set that drafts. `is_hopeless`: it would not pay even if it
-    missed only half of what it misses.
+    `gain`: log-probability a token that it has over the set that drafts. `can_pay`: some set would, if it missed only
+    half of what it misses; `is_hopeless`: all were compared, and none would.
     """
 
-    is_hopeless = False
+    can_pay, is_hopeless = True, False
 
     def __init__(self, num_layers: int, options: SwiftOptions) -> None:
         self._num_layers, self._options = num_layers, options

@@ -15,6 +15,8 @@ QUESTION = "Summarise the texts above, one sentence for each."
 
 def bare(prompts: Sequence[Prompt]) -> list[Prompt]:
     """Without the lines that all of them begin and end with: what is asked about each article."""
+    if len(prompts) < 2:
+        return list(prompts)
     texts = [prompt.text.split("\n") for prompt in prompts]
     begin, end = _num_shared(texts), _num_shared(reversed(lines) for lines in texts)
     pairs = zip(prompts, texts, strict=True)
