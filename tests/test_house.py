@@ -53,7 +53,7 @@ BUDGETS = {
     "models/load": 965,
     "profiles": 1000,
     "drafters": 850,
-    "strategies": 4064,
+    "strategies": 4070,
     "lookahead": 900,
     "trees": 150,
     "engine": 4655,

@@ -488,6 +488,21 @@ def test_a_text_whose_drafts_fail_is_decoded_plainly_and_tried_again_later() -> 
     assert plan_of(strategy, steps=[*failing, *resting]) != OFF
 
 
+def test_the_next_text_begins_with_how_often_the_last_one_failed() -> None:
+    """Short texts learn nothing by themselves; a few rounds of a text that fares better outweigh it."""
+    strategy = prune()
+    drafting = plan_of(strategy)
+    failing, faring = (step(drafting, num_drafted=6, num_accepted=count) for count in (0, 6))
+    plan_of(strategy, steps=[failing] * 16)
+    strategy.end(0)
+    assert plan_of(strategy) == OFF
+    assert plan_of(strategy, steps=[step(OFF, num_drafted=0, num_accepted=0)] * 200) != OFF
+    strategy.end(0)
+    plan_of(strategy, steps=[faring] * 16)
+    strategy.end(0)
+    assert plan_of(strategy) != OFF
+
+
 def test_what_a_set_drafted_that_calibration_has_not_seen_says_nothing() -> None:
     strategy = prune()
     foreign = [step(Plan(SkipSet.of([1], [3])), num_drafted=3, num_accepted=0)] * 16

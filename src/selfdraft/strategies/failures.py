@@ -26,6 +26,10 @@ class Failures:
         self.seen = _MEMORY * self.seen + has_failed
         self.expected = _MEMORY * self.expected + (num_accepted + has_failed) * (1 - match)
 
+    def carried(self) -> Failures:
+        """For another text to begin with; it weighs as little as what is known of the set."""
+        return Failures(seen=_PRIOR * (self.ratio - 1))
+
     @property
     def ratio(self) -> float:
         return (self.seen + _PRIOR) / (self.expected + _PRIOR)

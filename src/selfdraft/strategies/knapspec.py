@@ -36,7 +36,7 @@ from ..passes import States
 from ..protocols import Knowledge, PlanContext, Probe
 from ..types import OFF, Plan, SkipSet
 from .base import damaged
-from .kept_sets import MAX_SETS, KeptSet, best_drafting, hits_of, keep_best
+from .kept_sets import MAX_SETS, KeptSet, best_drafting, hits_of, keep_best, rate_of
 from .knapsack import Item, solve
 from .matching import choices_after
 from .prune import Prune
@@ -205,8 +205,8 @@ def items(num_layers: int, weights: tuple[int, int], is_bound: bool = False) -> 
 def acceptances(probe: Probe, states: States, is_smoothed: bool = True) -> Sequence[float]:
     """Of each sub-network, the first of which is the target: how often it says the same."""
     choices = choices_after(probe, states.hidden)
-    hits, more = (choices == choices[0]).sum(1), int(is_smoothed)
-    return [(count + more) / (choices.shape[1] + 2 * more) for count in hits.tolist()]
+    hits, num_tokens = (choices == choices[0]).sum(1).tolist(), choices.shape[1]
+    return [rate_of(count, num_tokens) if is_smoothed else count / num_tokens for count in hits]
 
 
 def read_known(knowledge: Knowledge) -> Sequence[KeptSet]:

@@ -4,8 +4,8 @@ Ours. `selfdraft calibrate` drops, again and again, the sub-layer that loses lea
 and keeps every skip set on the way: the frontier. Each round drafts with the set that promises most tokens per second
 here: by the seconds measured on this device, after a text of this length, and at the acceptance to be expected. That is
 the share of the target's choices that the set met in calibration texts which did not choose it, (hits + 1) over
-(tokens + 2) so that few cannot make it high, corrected by how much more or less often drafts of this text fail. Where
-no set promises more than plain decoding, nothing is drafted.
+(tokens + 2) so that few cannot make it high, corrected by how much more or less often drafts of this text fail, and of
+the text before it. Where no set promises more than plain decoding, nothing is drafted.
 """
 
 from __future__ import annotations
@@ -69,11 +69,12 @@ class Prune(PlainStrategy):
         self._match = np.array([point.match for point in points])
         self._match_of = {point.skip: point.match for point in points}
         self._texts: dict[int, Text] = {}
+        self._last = Failures()
         self._rounds: dict[tuple[int, int], Array] = {}
         self.known_plans = tuple(dict.fromkeys(self._best(length, Text()) for length in KNOWN_LENGTHS))
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
-        self._texts[sequence_id] = Text()
+        self._texts[sequence_id] = Text(failures=self._last.carried())
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
         text = self._texts[sequence_id]
@@ -89,7 +90,8 @@ class Prune(PlainStrategy):
             text.failures.observe(step, self._match_of.get(step.plan.skip, 1.0))
 
     def end(self, sequence_id: int) -> None:
-        self._texts.pop(sequence_id, None)
+        if text := self._texts.pop(sequence_id, None):
+            self._last = text.failures
 
     def _best(self, num_context: int, text: Text, num_rows: int = 1) -> Plan:
         """What promises most tokens per second; the plan there is where that promises about as many."""
