@@ -593,6 +593,15 @@ def test_captured_states_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine._runner.graphs.num_captures == captures > 0
 
 
+def test_what_a_plan_scores_is_prepared() -> None:
+    """What is asked for twice is recorded: in a cache of each size, as many sets at once as steps have."""
+    engine = new_engine(pico("llama"))
+    engine.prepare(100, strategy="swift", settings={"swift": {"window": 32, "candidates": 3}})
+    works = [key for key in engine._runner.graphs._entries if isinstance(key.kind, tuple) and callable(key.kind[0])]
+    assert {(key.width, key.kind[1][0][1]) for key in works} == {(32, 4)}
+    assert len(works) == len(engine._runner.recorded_slots(100 + 64))
+
+
 def test_prompts_are_prepared_width_by_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """As few tokens as a prompt of the last width may have; with the states that are captured of it alone."""
     engine = new_engine(pico("llama"), strategy="uniform")

@@ -28,12 +28,13 @@ from selfdraft.strategies.knapsack import solve
 from selfdraft.strategies.knapspec import KnapSpec, acceptances, items, networks, paper_choice, plan_seconds
 from selfdraft.strategies.matching import choices
 from selfdraft.strategies.prune import Prune
+from selfdraft.strategies.replanning import Account
 from selfdraft.types import OFF, Plan, SkipSet, StepRecord
 from test_knapsack import TEXT, probe_of, zeroed
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-TOO_DEAR = latency(verify=(Line(5e-5, 15.5e-3), Line(2e-4, 60e-3)))
-"""Verifying costs four passes: nothing pays."""
+TOO_DEAR = latency(verify=(Line(5e-5, 15.5e-3), Line(2e-4, 250e-3)))
+"""Verifying costs sixteen passes: nothing pays."""
 MUST_DRAFT = latency(attention=Line(0.0, 2e-3), plain=Line(0.0, 1.0))
 """Plain decoding takes forever: anything pays. Attention and MLP take the same time."""
 
@@ -501,6 +502,16 @@ def test_the_next_text_begins_with_how_often_the_last_one_failed() -> None:
     plan_of(strategy, steps=[faring] * 16)
     strategy.end(0)
     assert plan_of(strategy) != OFF
+
+
+def test_the_first_plan_counts_as_expected() -> None:
+    """It builds kernels that all others use; should it be held against them, no other would be made for minutes."""
+    account, found = Account(last=0.01), []
+    for seconds in (2.0, 0.02):
+        account.is_planning = True
+        account.add(replace(step(OFF, num_drafted=0, num_accepted=0), optimise_seconds=seconds))
+        found.append((account.last, account.planning))
+    assert found == [(0.01, 0.01), (0.02, 0.03)]
 
 
 def test_what_a_set_drafted_that_calibration_has_not_seen_says_nothing() -> None:

@@ -243,8 +243,7 @@ class PlanContext:
     num_context_tokens: int
     num_generated_tokens: int
     probe: Callable[..., Probe]
-    """`probe(count, before=0)`: of the last `count` tokens, or of those before the last `before` tokens; to be used
-    while planning, not later.
+    """`probe(count, before=0)`: of the last `count` tokens, or of those before the last `before`; only while planning.
     """
     tokens: Sequence[int] = ()
     """The text, prompt included; it grows."""
@@ -278,6 +277,9 @@ class Strategy(Protocol):
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         """Learn from a round. What is kept of `step.captured` must be cloned: the next pass overwrites it."""
+
+    def rehearse(self, context: PlanContext) -> None:
+        """Score once what plans will score, on a text that means nothing, so that it can be recorded beforehand."""
 
     def report(self, sequence_id: int) -> Mapping[str, Any]:
         """What the caller may want to know of how the text was drafted; asked once, before `end`."""

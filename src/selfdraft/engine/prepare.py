@@ -12,7 +12,7 @@ import torch
 from ..chains import DraftTask
 from ..options import GenerateOptions
 from ..passes import PassRequest, Site
-from ..protocols import DraftRows, Runner
+from ..protocols import DraftRows, PlanContext, Probe, Runner
 from ..types import Plan
 from .draft import Rule
 from .method import Method
@@ -23,6 +23,8 @@ from .state import DRAFT_SLOTS
 CHAIN_NODES, TREE_NODES = 15, 31
 """Drafted tokens to be ready for where a method does not say how many there may be."""
 _NOBODY = -1
+_ASKED = 2
+"""Times that a look at known tokens must be asked for until it is recorded."""
 
 
 def prepare(runner: Runner, method: Method, num_tokens: int) -> None:
@@ -36,6 +38,8 @@ def prepare(runner: Runner, method: Method, num_tokens: int) -> None:
         for plan in plans:
             if plan.max_draft_tokens != 0:
                 scratch.record_drafts(plan, widest)
+        for _ in range(_ASKED):
+            scratch.rehearse_plan()
 
 
 def max_width(method: Method, plan: Plan) -> int:
@@ -94,6 +98,17 @@ class _Scratch:
                 if width > 1:
                     self.runner.forward(PassRequest(tokens, [start], run_ahead=True), self.cache)
         drafter.end(_NOBODY)
+
+    def rehearse_plan(self) -> None:
+        """Of a text that fills the cache."""
+        num_tokens = min(self.num_tokens, self.num_slots)
+        tokens = [0] * num_tokens
+
+        def probe(count: int, before: int = 0) -> Probe:
+            first = max(0, num_tokens - before - count)
+            return self.runner.probe(self.cache, tokens[first : num_tokens - before], first, 0)
+
+        self.method.strategy.rehearse(PlanContext(num_tokens, num_tokens, probe, tokens))
 
     def _starts(self, width: int) -> Iterator[int]:
         """For each number of slots that passes are recorded for: the first place where a pass reads that many."""

@@ -35,6 +35,9 @@ class PlainStrategy:
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         pass
 
+    def rehearse(self, context: PlanContext) -> None:
+        pass
+
     def report(self, sequence_id: int) -> Mapping[str, Any]:
         return {}
 

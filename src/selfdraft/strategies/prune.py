@@ -25,7 +25,7 @@ from ..protocols import Knowledge, PlanContext
 from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
 from .base import PlainStrategy, damaged
 from .elimination import MIN_MATCH, Point, Quality, eliminate, qualities, sample
-from .failures import Failures
+from .failures import HOPE, Failures
 from .kept_sets import rate_of
 
 KNOWN_LENGTHS = (128, 512, 2048)
@@ -44,7 +44,7 @@ class Text:
 
     plan: Plan | None = None
     num_rounds: int = 0
-    failures: Failures = field(default_factory=Failures)
+    failures: Failures = field(default_factory=Failures.usual)
 
 
 class Prune(PlainStrategy):
@@ -69,12 +69,12 @@ class Prune(PlainStrategy):
         self._match = np.array([point.match for point in points])
         self._match_of = {point.skip: point.match for point in points}
         self._texts: dict[int, Text] = {}
-        self._last = Failures()
+        self._ratio = HOPE  # of the last text
         self._rounds: dict[tuple[int, int], Array] = {}
         self.known_plans = tuple(dict.fromkeys(self._best(length, Text()) for length in KNOWN_LENGTHS))
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
-        self._texts[sequence_id] = Text(failures=self._last.carried())
+        self._texts[sequence_id] = Text(failures=Failures.usual(self._ratio))
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
         text = self._texts[sequence_id]
@@ -91,7 +91,7 @@ class Prune(PlainStrategy):
 
     def end(self, sequence_id: int) -> None:
         if text := self._texts.pop(sequence_id, None):
-            self._last = text.failures
+            self._ratio = text.failures.ratio
 
     def _best(self, num_context: int, text: Text, num_rows: int = 1) -> Plan:
         """What promises most tokens per second; the plan there is where that promises about as many."""
