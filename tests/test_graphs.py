@@ -47,6 +47,7 @@ from selfdraft.options import GenerateOptions
 from selfdraft.passes import SETTINGS as SETTINGS_OF_ROWS
 from selfdraft.passes import ChoiceKind, Choosing, PassOutput, PassRequest, Site
 from selfdraft.protocols import DraftRows, Host
+from selfdraft.strategies.matching import _through
 from selfdraft.trees.siblings import Siblings
 from selfdraft.types import Draft, Plan
 from tape import Tape, TapeRecorder
@@ -597,7 +598,7 @@ def test_what_a_plan_scores_is_prepared() -> None:
     """What is asked for twice is recorded: in a cache of each size, as many sets at once as steps have."""
     engine = new_engine(pico("llama"))
     engine.prepare(100, strategy="swift", settings={"swift": {"window": 32, "candidates": 3}})
-    works = [key for key in engine._runner.graphs._entries if isinstance(key.kind, tuple) and callable(key.kind[0])]
+    works = [key for key in engine._runner.graphs._entries if isinstance(key.kind, tuple) and key.kind[0] is _through]
     assert {(key.width, key.kind[1][0][1]) for key in works} == {(32, 4)}
     assert len(works) == len(engine._runner.recorded_slots(100 + 64))
 

@@ -53,7 +53,7 @@ BUDGETS = {
     "models/load": 965,
     "profiles": 1000,
     "drafters": 850,
-    "strategies": 4086,
+    "strategies": 4106,
     "lookahead": 900,
     "trees": 150,
     "engine": 4670,

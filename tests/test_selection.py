@@ -504,14 +504,25 @@ def test_the_next_text_begins_with_how_often_the_last_one_failed() -> None:
     assert plan_of(strategy) != OFF
 
 
-def test_the_first_plan_counts_as_expected() -> None:
-    """It builds kernels that all others use; should it be held against them, no other would be made for minutes."""
+@pytest.mark.parametrize(("length", "pays"), [(1, True), (12, False)])
+def test_drafts_are_held_to_be_as_long_as_they_are(length: int, pays: bool) -> None:
+    """Of the tokens that were judged as many are refused as calibration says: short drafts pay, long ones do not."""
+    strategy = prune()
+    drafting = plan_of(strategy)
+    accepted = [1, 1, 0] if length == 1 else [2]
+    steps = [step(drafting, length, accepted[number % len(accepted)]) for number in range(72)]
+    assert (plan_of(strategy, steps=steps) != OFF) == pays
+
+
+def test_what_building_kernels_takes_is_not_held_against_plans() -> None:
+    """Else no other would be made for minutes. What takes a little longer each time counts."""
     account, found = Account(last=0.01), []
-    for seconds in (2.0, 0.02):
+    for seconds in (2.0, 0.02, 0.04):
         account.is_planning = True
         account.add(replace(step(OFF, num_drafted=0, num_accepted=0), optimise_seconds=seconds))
-        found.append((account.last, account.planning))
-    assert found == [(0.01, 0.01), (0.02, 0.03)]
+        found.append(account.last)
+    assert found == [0.08, 0.02, 0.04]
+    assert account.planning == pytest.approx(0.14)
 
 
 def test_what_a_set_drafted_that_calibration_has_not_seen_says_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -38,8 +38,7 @@ def prepare(runner: Runner, method: Method, num_tokens: int) -> None:
         for plan in plans:
             if plan.max_draft_tokens != 0:
                 scratch.record_drafts(plan, widest)
-        for _ in range(_ASKED):
-            scratch.rehearse_plan()
+        scratch.rehearse_plans()
 
 
 def max_width(method: Method, plan: Plan) -> int:
@@ -99,16 +98,17 @@ class _Scratch:
                     self.runner.forward(PassRequest(tokens, [start], run_ahead=True), self.cache)
         drafter.end(_NOBODY)
 
-    def rehearse_plan(self) -> None:
-        """Of a text that fills the cache."""
-        num_tokens = min(self.num_tokens, self.num_slots)
-        tokens = [0] * num_tokens
+    def rehearse_plans(self) -> None:
+        """Of texts that reach each number of slots that passes are recorded for."""
+        for num_slots in self.runner.recorded_slots(self.num_slots):
+            tokens = [0] * min(self.num_tokens, num_slots)
 
-        def probe(count: int, before: int = 0) -> Probe:
-            first = max(0, num_tokens - before - count)
-            return self.runner.probe(self.cache, tokens[first : num_tokens - before], first, 0)
+            def probe(count: int, before: int = 0, text: Sequence[int] = tokens) -> Probe:
+                first = max(0, len(text) - before - count)
+                return self.runner.probe(self.cache, text[first : len(text) - before], first, 0)
 
-        self.method.strategy.rehearse(PlanContext(num_tokens, num_tokens, probe, tokens))
+            for _ in range(_ASKED):
+                self.method.strategy.rehearse(PlanContext(len(tokens), len(tokens), probe, tokens))
 
     def _starts(self, width: int) -> Iterator[int]:
         """For each number of slots that passes are recorded for: the first place where a pass reads that many."""

@@ -1,4 +1,4 @@
-"""How often drafts fail, beside how often they would by what is known of their skip set."""
+"""How drafts fare, beside how they would by what is known of their skip set."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ HOPE = 1 / 3
 """Drafts that end where they are unsure fail about this much as often as a match says that was counted after every
 token. Without it sets that pay would never be tried.
 """
+_USUAL_LENGTH = 2.0
+"""Tokens of a draft, to begin with."""
 
 
 @dataclass
 class Failures:
-    """What is seen, and what a match lets expect. Long without drafts: as often as that says."""
+    """What is seen, over what a match lets expect; `usual`: their ratio at first, and after long without drafts."""
 
+    usual: float = 1.0
     seen: float = 0.0
     expected: float = 0.0
+    drafts: float = _PRIOR
+    drafted: float = _PRIOR * _USUAL_LENGTH
 
-    @classmethod
-    def usual(cls, ratio: float = HOPE) -> Failures:
-        """To begin with; a few drafts outweigh it."""
-        return cls(seen=_PRIOR * (ratio - 1))
+    def carried(self) -> Failures:
+        """For another text to begin with; a few drafts outweigh it."""
+        return Failures(self.usual, seen=_PRIOR * (self.ratio - self.usual), drafted=_PRIOR * self.length)
 
     def observe(self, step: StepRecord, match: float) -> None:
         """`match`: of the set that drafted. What stands after the first refusal was never judged."""
@@ -34,7 +38,15 @@ class Failures:
         has_failed = num_accepted < step.draft.num_draft_steps
         self.seen = _MEMORY * self.seen + has_failed
         self.expected = _MEMORY * self.expected + (num_accepted + has_failed) * (1 - match)
+        if step.draft.num_draft_steps:
+            self.drafts = _MEMORY * self.drafts + 1
+            self.drafted = _MEMORY * self.drafted + step.draft.num_draft_steps
 
     @property
     def ratio(self) -> float:
-        return (self.seen + _PRIOR) / (self.expected + _PRIOR)
+        return (self.seen + _PRIOR * self.usual) / (self.expected + _PRIOR)
+
+    @property
+    def length(self) -> float:
+        """Tokens of a draft, on average."""
+        return self.drafted / self.drafts

@@ -5,13 +5,14 @@ and keeps every skip set on the way: the frontier. Each round drafts with the se
 here: by the seconds measured on this device, after a text of this length, and at the acceptance to be expected. That is
 the share of the target's choices that the set met in calibration texts which did not choose it, (hits + 1) over
 (tokens + 2) so that few cannot make it high, corrected by how much more or less often drafts of this text fail, and of
-the text before it. Where no set promises more than plain decoding, nothing is drafted.
+the text before it; drafts are held to be as long as they are there. Where no set promises more than plain decoding,
+nothing is drafted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,9 +43,9 @@ _HELD_OUT = 1 / 3
 class Text:
     """Of one text: what drafts it, and how often that failed."""
 
+    failures: Failures
     plan: Plan | None = None
     num_rounds: int = 0
-    failures: Failures = field(default_factory=Failures.usual)
 
 
 class Prune(PlainStrategy):
@@ -69,12 +70,12 @@ class Prune(PlainStrategy):
         self._match = np.array([point.match for point in points])
         self._match_of = {point.skip: point.match for point in points}
         self._texts: dict[int, Text] = {}
-        self._ratio = HOPE  # of the last text
+        self._last = Failures(HOPE)
         self._rounds: dict[tuple[int, int], Array] = {}
-        self.known_plans = tuple(dict.fromkeys(self._best(length, Text()) for length in KNOWN_LENGTHS))
+        self.known_plans = tuple(dict.fromkeys(self._best(length, Text(self._last)) for length in KNOWN_LENGTHS))
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
-        self._texts[sequence_id] = Text(failures=Failures.usual(self._ratio))
+        self._texts[sequence_id] = Text(self._last.carried())
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
         text = self._texts[sequence_id]
@@ -91,13 +92,14 @@ class Prune(PlainStrategy):
 
     def end(self, sequence_id: int) -> None:
         if text := self._texts.pop(sequence_id, None):
-            self._ratio = text.failures.ratio
+            self._last = text.failures
 
     def _best(self, num_context: int, text: Text, num_rows: int = 1) -> Plan:
         """What promises most tokens per second; the plan there is where that promises about as many."""
         acceptance = np.clip(1 - (1 - self._match) * text.failures.ratio, 0, 1)
         speeds = speed_table(acceptance, self._rounds_at(num_context, num_rows))
-        by_plan = dict(zip(self._plans, speeds[:, 1:].max(1).tolist(), strict=True))
+        length = min(max(round(text.failures.length), 1), self._options.max_tokens)
+        by_plan = dict(zip(self._plans, speeds[:, length].tolist(), strict=True))
         if not self._options.always:
             by_plan[OFF] = float(speeds[0, 0])
         best = max(by_plan, key=lambda plan: by_plan[plan])

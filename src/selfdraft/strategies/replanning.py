@@ -20,6 +20,8 @@ HIGH = 0.9
 """Acceptance at which the first plan must promise something: where not even that pays, nothing is planned."""
 USUAL_GAIN, LEAST_GAIN = 0.05, 0.01
 """What a plan is held to bring where nothing tells, and at least: texts may become others."""
+_SURPRISE = 8
+"""Times the seconds of the last plan that one may be held to take."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +70,15 @@ class Account:
     last: float = 0.0  # of the last round that made a plan, before it: expected
     is_planning: bool = False
     num_tokens: int = 0
-    num_plans: int = 0
 
     def add(self, step: StepRecord) -> None:
-        """The first plan builds what all others use: no more of it counts than was expected."""
-        seconds = step.optimise_seconds
-        if self.is_planning:
-            self.last = seconds = seconds if self.num_plans else min(seconds, self.last)
-            self.num_plans, self.is_planning = self.num_plans + 1, False
+        """What takes many times as long as the last plan builds kernels, once: all of it is not held against others."""
+        seconds = min(step.optimise_seconds, _SURPRISE * self.last) if self.last else step.optimise_seconds
         self.planning += seconds
         self.total += seconds + step.draft_seconds + step.verify_seconds
         self.num_tokens += len(step.verdict.tokens)
+        if self.is_planning:
+            self.last, self.is_planning = seconds, False
 
     def allows(self, budget: float) -> bool:
         """Another plan like the last one; one in a round."""

@@ -125,6 +125,7 @@ class Swift(PlainStrategy):
         self._pause, self._wake = RETRY, self._timeline.num_tokens + RETRY  # tokens; see `_rest`
         self._can_pay_at: dict[int, bool] = {}
         self._texts: dict[int, Text] = {}
+        self.known_plans = (Plan(self._usual_skip),)
         self._draft_with_best()
 
     @property
@@ -212,10 +213,14 @@ class Swift(PlainStrategy):
         """Whether drafts would if nearly all were accepted, as much as may be skipped."""
         key = num_context // LENGTH_STEP
         if key not in self._can_pay_at:
-            most = size_of(self._latency.num_layers, self._options.max_ratio)
-            skip = SkipSet.of_numbers(evenly(self._latency.num_layers, most))
-            self._can_pay_at[key] = self._latency.about(num_context).best_length(_HIGH, skip)[0] > 0
+            self._can_pay_at[key] = self._latency.about(num_context).best_length(_HIGH, self._usual_skip)[0] > 0
         return self._can_pay_at[key]
+
+    @property
+    def _usual_skip(self) -> SkipSet:
+        """As much as may be skipped: stands for the sets to come, whose drafts are built by the same kernels."""
+        num_layers = self._latency.num_layers
+        return SkipSet.of_numbers(evenly(num_layers, size_of(num_layers, self._options.max_ratio)))
 
     def _optimise(self, text: Text, context: PlanContext) -> None:
         num_fresh, text.num_scored = context.num_generated_tokens - text.num_scored, context.num_generated_tokens
@@ -242,9 +247,11 @@ class Swift(PlainStrategy):
         self._pause = min(2 * self._pause, MAX_RETRY)
 
     def _matched(self, points: Sequence[Point], context: PlanContext) -> Matched:
-        """On the last tokens, the second half held out; by the paper on the first that were generated."""
+        """On the last tokens, the second half held out; by the paper on the first that were generated. A power of two:
+        each number of them is recorded for itself.
+        """
         options, num_context, num_generated = self._options, context.num_context_tokens, context.num_generated_tokens
-        count = min(num_generated if options.paper else num_context - 1, options.window)
+        count = min(num_generated if options.paper else 1 << (num_context - 1).bit_length() - 1, options.window)
         end = num_context - num_generated + count if options.paper else num_context
         probe = context.probe(count, before=num_context - end + 1)
         padding = [points[0]] * (self._num_rows - len(points))
