@@ -165,7 +165,7 @@ def test_the_covering_array_is_small_and_covers_every_pair() -> None:
         assert {(case[one], case[other]) for case in cases} == {(case[one], case[other]) for case in whole}
 
 
-@pytest.mark.parametrize("family", map(of_one_family, FAMILIES))
+@pytest.mark.parametrize("family", [*map(of_one_family, FAMILIES)])
 def test_plain_decoding_equals_transformers(family: str) -> None:
     for row in (0, 2):
         prompt = PROMPTS[row]

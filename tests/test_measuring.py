@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +245,7 @@ def test_both_need_an_engine(junk: Any) -> None:
         (torch.ones(2, 2), "must hold whole numbers"),
         ({"text": ["a"]}, "a prompt must be text"),
     ],
-    ids=lambda value: str(value)[:30],
+    ids=lambda value: type(value).__name__ if isinstance(value, Iterator) else str(value)[:30],
 )
 def test_what_prompts_are_not(engine: Engine, prompts: Any, message: str) -> None:
     with pytest.raises(PromptError, match=message):
