@@ -42,6 +42,7 @@ from selfdraft.strategies.anchors import (
     vector_of,
 )
 from selfdraft.strategies.domains import MAX_SAMPLES
+from selfdraft.strategies.kept_sets import MAX_SETS
 from selfdraft.strategies.kmeans import choose_count, kmeans, normalised
 from selfdraft.strategies.knn import Knn
 from selfdraft.types import Prompt, SkipSet
@@ -200,7 +201,13 @@ def test_each_domain_gets_its_own_set(fitted: Artefact) -> None:
     first = {name: domain["found"]["frontier"][1] for name, domain in domains.items()}
     assert (first["low"]["skip"], first["low"]["match"]) == ("m2", 0.9), "it does nothing in that world"
     assert (first["high"]["skip"], first["high"]["match"]) == ("m1", 0.9)
-    assert fitted.values["general"]["frontier"] not in [domain["found"]["frontier"] for domain in domains.values()]
+    general = {point["skip"]: point["match"] for point in fitted.values["general"]["frontier"]}
+    assert [*general] not in [[point["skip"] for point in domain["found"]["frontier"]] for domain in domains.values()]
+    for domain in domains.values():
+        others = {point["skip"]: point["match"] for point in domain["found"]["others"]}
+        assert 3 <= len(others) <= MAX_SETS
+        assert general.keys() >= others.keys()
+        assert any(general[skip] != match for skip, match in others.items()), "judged on the domain's own texts"
     assert {name: domain["num_vectors"] for name, domain in domains.items()} == {"low": 6, "high": 6}, (
         "a quarter is out"
     )
@@ -354,12 +361,12 @@ def test_limits_of_a_fit(told: list[tuple[str, ...]], how: str) -> None:
     assert [one["num_vectors"] for one in found["domains"]] == [5, 5]
     assert found["anchor_domains"].tolist() == [0, 0, 1, 1]
     assert [len(asked) for asked in told] == [3, 3, 3]
-    assert [name.split("-")[0] for name in told[2]] == ["low", "high", "low"]
+    assert [name.split("-")[0] for name in told[0]] == ["low", "high", "low"]
     assert len(found["samples"]) == 10 <= 2 * MAX_SAMPLES
     low = unpack(found)[0]
     samples = low.samples.astype(np.float32)
     anchors = (low.anchors @ samples.T).argmax(1)
-    searched = [int(name.split("-")[1]) for name in told[0]]
+    searched = [int(name.split("-")[1]) for name in told[1]]
     if how == "central":
         assert [*anchors] == searched[:2] == representatives(samples, 2, how)
     for rows in (anchors, searched) if how == "kmeans" else ():
@@ -417,7 +424,7 @@ def test_an_interrupted_fit_goes_on(told: list[tuple[str, ...]], monkeypatch: py
     said: list[str] = []
     found = calibrate(engine, prompts, ["knn"], quick(), say=said.append)
     assert any("fitting knn, going on after 1 steps" in line for line in said)
-    assert told == [told[0], told[1], told[1], told[3]], "the first domain is not searched again"
+    assert told == [told[0], told[1], told[1], told[3]], "what was searched is not searched again"
     assert sets_of(found) == {"low": "m2", "high": "m1"}
 
 
@@ -440,7 +447,20 @@ def test_what_the_budget_ended_goes_on(told: list[tuple[str, ...]], monkeypatch:
     assert content(calibrate(engine, prompts, ["knn"], quick()))["is_complete"] is False
     cut.clear()
     assert content(calibrate(engine, prompts, ["knn"], quick()))["is_complete"] is True
-    assert told == [*told[:3], told[0], told[0]]
+    assert told == [*told[:3], told[1], told[1]]
+
+
+def test_a_domain_without_a_set_of_its_own_has_those_of_all(fitted: Artefact) -> None:
+    """Whichever serves it best."""
+    nothing = {"skip": "", "lost": 0.0, "match": 1.0}
+    others = [{"skip": skip, "lost": 0.1, "match": match} for skip, match in (("m1", 0.1), ("m2", 0.9))]
+    low, high = fitted.values["domains"]
+    found = {**low, "found": {"frontier": [nothing], "others": others}}
+    engine = engine_with({**fitted.content, "domains": [found, high]}, settings=ALWAYS)
+    generation = engine.generate([*tokens_of("low", 50)], max_new_tokens=24)
+    assert generation.report["domain"] == "low"
+    assert skips(generation) == {SkipSet.parse("m2")}
+    assert generation.tokens == engine.generate([*tokens_of("low", 50)], strategy="off", max_new_tokens=24).tokens
 
 
 def test_a_domain_without_a_set_decodes_plainly(fitted: Artefact) -> None:

@@ -93,7 +93,7 @@ class TestShow:
     def test_some_of_it(self, store: Store, key: ProfileKey, folder: str, said: Callable[..., str]) -> None:
         output = said("show", folder, "--brief")
         assert "milliseconds (measured after 64, 512 tokens" in output
-        assert "after a text of 512 tokens prune drafts without a1-2,m2: predicted " in output
+        assert "after a text of 512 tokens prune drafts without a1-2,m2-3: predicted " in output
         assert "every skip set" not in output
         store.remove(key)
         store.set_latency(key, learned.latency().to_json())

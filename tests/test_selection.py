@@ -18,6 +18,7 @@ from selfdraft.economics import LatencyFit, Line
 from selfdraft.errors import ProfileError
 from selfdraft.models.eager import EagerRunner
 from selfdraft.passes import States
+from selfdraft.profiles.contents import choice
 from selfdraft.protocols import PlanContext, Probe
 from selfdraft.registry import find, resolve
 from selfdraft.strategies.clasp import Clasp
@@ -27,9 +28,9 @@ from selfdraft.strategies.failures import Failures
 from selfdraft.strategies.knapsack import solve
 from selfdraft.strategies.knapspec import KnapSpec, acceptances, items, networks, paper_choice, plan_seconds
 from selfdraft.strategies.matching import choices
-from selfdraft.strategies.prune import Prune
+from selfdraft.strategies.prune import KNOWN_LENGTHS, Prune
 from selfdraft.strategies.replanning import Account
-from selfdraft.types import OFF, Plan, SkipSet, StepRecord
+from selfdraft.types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
 from test_knapsack import TEXT, probe_of, zeroed
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -477,6 +478,13 @@ def test_prune_drafts_nothing_where_nothing_pays() -> None:
     assert plan_of(prune(TOO_DEAR)) == OFF
     assert plan_of(prune(TOO_DEAR, always=True)).skip
     assert prune(TOO_DEAR).known_plans == (OFF,)
+
+
+@pytest.mark.parametrize("fit", [latency(), latency(rest_seconds=8e-3), TOO_DEAR])
+def test_a_profile_tells_what_prune_begins_with(fit: LatencyFit) -> None:
+    points = [FrontierPoint.from_json(point) for point in FRONTIER]
+    told = [choice(points, fit, length) for length in KNOWN_LENGTHS]
+    assert [plan.skip for plan in prune(fit).known_plans] == list(dict.fromkeys(told))
 
 
 def test_a_text_whose_drafts_fail_is_decoded_plainly_and_tried_again_later() -> None:

@@ -22,6 +22,8 @@ Array = npt.NDArray[np.float64]
 MAX_DRAFTED, MAX_WEIGHT, PAPER_MAX_WEIGHT = 12, 8, 5
 NEAR = 0.1  # weights may be off their ratio by this share: larger numbers would make larger tables
 LENGTH_STEP = 256  # texts whose lengths differ by less are held to be alike
+HOPE = 1 / 3  # as often as a match says that was counted after every token, drafts fail that end where they are unsure
+USUAL_DRAFTED = 2  # tokens of a draft, before any was made
 
 
 @dataclass(frozen=True)

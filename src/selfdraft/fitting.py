@@ -9,7 +9,7 @@ import torch
 
 from .economics import LatencyFit
 from .protocols import Probe
-from .types import Prompt
+from .types import Prompt, SkipSet
 
 Condense = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 """`Strategy.condense`."""
@@ -47,7 +47,12 @@ class Kit(Protocol):
         """
         ...
 
-    def among(self, prompts: Sequence[Prompt], name: str, share: float) -> Kit:
+    @property
+    def others(self) -> Sequence[SkipSet]:
+        """Sets that were found on other texts, to be judged on these as well."""
+        ...
+
+    def among(self, prompts: Sequence[Prompt], name: str, share: float, others: Sequence[SkipSet] = ()) -> Kit:
         """A kit of its own with these prompts and texts after them, for a fit inside this one.
 
         `name` tells it from others, should the fit be interrupted; `share`: of the time that is left.

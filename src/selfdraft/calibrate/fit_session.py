@@ -146,11 +146,12 @@ class EngineKit:
         seconds: float,
         label: str,
         known: Mapping[str, Any] | None = None,
+        others: Sequence[SkipSet] = (),
     ) -> None:
         """`texts(has_time=...)`: after the prompts, written when first asked for."""
         self._session, self.prompts, self._write = session, prompts, texts
         self._journal, self._label, self._budget = journal, label, Budget(seconds)
-        self.known, self.latency = known or {}, session.engine.knowledge.latency()
+        self.known, self.others, self.latency = known or {}, others, session.engine.knowledge.latency()
         self._seconds_before = max((kept.values["seconds"] for kept in journal.done.values()), default=0.0)
         self._share, self._steps, self.is_out_of_time = 0.0, Steps(self._budget), False
 
@@ -178,10 +179,11 @@ class EngineKit:
         seconds = sum(one.decode_seconds - one.record_seconds for one in stats)
         return sum(one.num_tokens for one in stats) / max(seconds, 1e-9)
 
-    def among(self, prompts: Sequence[Prompt], name: str, share: float) -> EngineKit:
+    def among(self, prompts: Sequence[Prompt], name: str, share: float, others: Sequence[SkipSet] = ()) -> EngineKit:
         journal = self._session.journal(name, inside=self._label, prompts_inside=digest(prompts))
         write = partial(self._session.write, prompts, name=f"texts of {name}")
-        return EngineKit(self._session, prompts, write, journal, share * self._budget.left(), f"fitting {name}")
+        seconds, label = share * self._budget.left(), f"fitting {name}"
+        return EngineKit(self._session, prompts, write, journal, seconds, label, others=others)
 
     @property
     def done(self) -> Sequence[Mapping[str, Any]]:

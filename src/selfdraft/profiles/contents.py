@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..economics import LatencyFit, PassCosts, speed_table
+from ..economics import HOPE, USUAL_DRAFTED, LatencyFit, PassCosts, speed_table
 from ..errors import ProfileError
 from ..types import FrontierPoint, SkipSet
 from .profile import Profile
@@ -116,10 +116,13 @@ def most_promising(points: Sequence[FrontierPoint], costs: PassCosts) -> Frontie
 
 
 def choice(points: Sequence[FrontierPoint], fit: LatencyFit, num_context: int) -> SkipSet:
-    """As `prune` chooses before it has seen how its drafts of a text fare; empty: it decodes plainly."""
-    costs = fit.about(num_context)
-    best = most_promising(points, costs)
-    return best.skip if best and costs.best_length(best.match, best.skip)[0] else SkipSet()
+    """As `prune` chooses before it has seen how its drafts fare; empty: it decodes plainly."""
+    drafting = [point for point in points if point.skip]
+    if not drafting:
+        return SkipSet()
+    hopes, rounds = [1 - HOPE * (1 - point.match) for point in drafting], fit.about(num_context).rounds
+    plain, speeds = speed_table(hopes, rounds([point.skip for point in drafting]))[:, [0, USUAL_DRAFTED]].T
+    return drafting[int(speeds.argmax())].skip if speeds.max() > plain[0] else SkipSet()
 
 
 @contextlib.contextmanager

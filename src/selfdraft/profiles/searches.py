@@ -109,7 +109,8 @@ def _found(name: str, found: Mapping[str, Any], where: Where) -> KnownDomain:
 
 
 def _on_frontier(name: str, found: Mapping[str, Any], where: Where) -> KnownDomain:
-    points = {point.skip: point for point in map(FrontierPoint.from_json, found["frontier"]) if point.skip}
+    kept = (*found["frontier"], *found.get("others", ()))
+    points = {point.skip: point for point in map(FrontierPoint.from_json, kept) if point.skip}
     for skip in points:
         skip.check(where.num_layers)
     if not points or where.fit is None:

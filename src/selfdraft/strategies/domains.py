@@ -12,8 +12,9 @@ import numpy as np
 
 from ..errors import OptionError
 from ..fitting import Kit
-from ..types import Prompt
+from ..types import Prompt, SkipSet
 from .anchors import NO_THRESHOLD, POINT, Domain, condense, pack, representatives, threshold_of, unpack, vector_of
+from .kept_sets import MAX_SETS
 from .kmeans import Vectors, choose_count, kmeans
 
 UNLABELLED = "all"
@@ -63,8 +64,9 @@ def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
     needs_general = not kept and len(groups) > 1
     searches = Searches(kit, search, options.search)
     if needs_general:
-        *found, general = searches.run([*jobs.items(), (GENERAL, _of_all(groups, options))])
+        general, *found = searches.run([(GENERAL, _of_all(groups, options)), *jobs.items()])
     else:
+        searches.others = some_sets(kit.known["general"]) if kept else ()
         found = searches.run([*jobs.items()])
         general = kit.known["general"] if kept else found[0]
     return {
@@ -182,10 +184,13 @@ def _domains(groups: Sequence[Group], found: Sequence[Found], kept: Sequence[Dom
 class Searches:
     """A fit for each domain inside the kit's own. What an earlier run did is not done again: an interrupted one is gone
     on with after its last search, one that the budget ended with each search that was not complete.
+
+    `others`: what the general search found; each domain's judges these sets, too.
     """
 
     def __init__(self, kit: Kit, search: Search, name: str) -> None:
         self._kit, self._search, self._name = kit, search, name
+        self.others: Sequence[SkipSet] = ()
         self.are_complete = True
 
     def run(self, jobs: Sequence[tuple[str, Sequence[Prompt]]]) -> list[Found]:
@@ -198,6 +203,8 @@ class Searches:
             step = steps[-1] if is_done[number] else self._run(*job, share=1 / is_done[number:].count(False))
             self.are_complete &= step["is_complete"]
             results.append(step["found"])
+            if job[0] == GENERAL:
+                self.others = some_sets(step["found"])
             self._kit.progress(_SHARE_OF_VECTORS + (1 - _SHARE_OF_VECTORS) * (number + 1) / len(jobs))
         return results
 
@@ -206,11 +213,17 @@ class Searches:
         return [step for step in self._kit.done if {**step, **asked} == step]
 
     def _run(self, domain: str, prompts: Sequence[Prompt], share: float) -> Mapping[str, Any]:
-        inner = self._kit.among(prompts, f"{self._name} of {domain}", share)
+        inner = self._kit.among(prompts, f"{self._name} of {domain}", share, self.others)
         found = self._search(inner)
         step = {**_question(domain, prompts), "found": found, "is_complete": not inner.is_out_of_time}
         self._kit.keep(step)
         return step
+
+
+def some_sets(found: Found) -> list[SkipSet]:
+    """Of all sizes."""
+    skips = [SkipSet.parse(point["skip"]) for point in found.get("frontier", ()) if point["skip"]]
+    return skips[:: -(-len(skips) // MAX_SETS) or 1]
 
 
 def _question(domain: str, prompts: Sequence[Prompt]) -> dict[str, Any]:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..economics import USUAL_DRAFTED
 from ..types import StepRecord
 
 _PRIOR = 2.0
 """Failed drafts that weigh as much as all that is known of a set."""
 _MEMORY = 0.98
 """What a round leaves of the weight of those before it."""
-HOPE = 1 / 3
-"""Drafts that end where they are unsure fail about this much as often as a match says that was counted after every
-token. Without it sets that pay would never be tried.
-"""
-_USUAL_LENGTH = 2.0
-"""Tokens of a draft, to begin with."""
 
 
 @dataclass
@@ -26,7 +21,7 @@ class Failures:
     seen: float = 0.0
     expected: float = 0.0
     drafts: float = _PRIOR
-    drafted: float = _PRIOR * _USUAL_LENGTH
+    drafted: float = _PRIOR * USUAL_DRAFTED
 
     def carried(self) -> Failures:
         """For another text to begin with; a few drafts outweigh it."""

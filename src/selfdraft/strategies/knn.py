@@ -8,6 +8,7 @@ and the anchor of largest cosine decide once what drafts the whole text.
 What differs from the paper (`paper`: as its authors' code, which skips layer 0, too, where that was fastest):
 - sets are searched with `prune`, which takes minutes, not by Bayesian optimisation (`search`: draft-verify), and drafts
   are its trees, not chains of up to 12 tokens that stop below a confidence of 0.8;
+- a domain's texts are drafted with sets of all domains where these serve them better (`search`: prune);
 - anchors are prompts; the code has the centres themselves, and equation 2 those nearest to one centre (`central`);
 - a prompt's vector is the mean over its tokens but the last, as in the code; the text says the last one (`feature`);
 - a prompt less similar to the nearest domain than its own prompts are to each other is a stranger, drafted with a set
@@ -203,11 +204,12 @@ def _read(artefact: Mapping[str, Any], options: Knn.Options, command: str) -> li
 
 
 def _build(found: Mapping[str, Any], options: Knn.Options, knowledge: Knowledge, command: str) -> Strategy:
-    """The search's strategy, as if this were all that was found. A frontier that skips nothing yet: decode plainly."""
+    """The search's strategy, as if this were all that was found. Where that skips nothing yet: decode plainly."""
     kind = find("strategy", options.search)
     inner = replace(knowledge, artefact=lambda name, *told: found, known=lambda name: found)
     try:
-        if "frontier" in found and not any(point["skip"] for point in found["frontier"]):
+        sets = (*found["frontier"], *found.get("others", ())) if "frontier" in found else None
+        if sets is not None and not any(point["skip"] for point in sets):
             return ConstantStrategy(OFF)
         built: Strategy = kind(_inner_options(kind, options), inner)
         return built

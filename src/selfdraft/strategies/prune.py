@@ -18,15 +18,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ..economics import LENGTH_STEP, MAX_DRAFTED, Array, LatencyFit, speed_table
+from ..economics import HOPE, LENGTH_STEP, MAX_DRAFTED, Array, LatencyFit, speed_table
 from ..errors import OptionError, ProfileError
 from ..fitting import Kit
 from ..options import setting
 from ..protocols import Knowledge, PlanContext
 from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
 from .base import PlainStrategy, damaged
-from .elimination import MIN_MATCH, Point, Quality, eliminate, qualities, sample
-from .failures import HOPE, Failures
+from .elimination import MIN_MATCH, Point, Quality, Sample, eliminate, qualities, sample
+from .failures import Failures
 from .kept_sets import rate_of
 
 KNOWN_LENGTHS = (128, 512, 2048)
@@ -122,7 +122,7 @@ class Prune(PlainStrategy):
         samples = [sample(probe) for probe in kit.probes]
         num_fitting = max(1, len(samples) - round(_HELD_OUT * len(samples)))
         fitting, held_out = samples[:num_fitting], samples[num_fitting:] or samples
-        num_told = sum(len(one.choices) for one in held_out)
+        others = [_told(held_out, skip) for skip in kit.others if kit.has_time()]
         found = eliminate(
             fitting,
             savings(kit.latency),
@@ -132,13 +132,12 @@ class Prune(PlainStrategy):
             has_time=kit.has_time,
         )
         for point in found:
-            (told,) = qualities(held_out, point.skipped)
-            match = rate_of(told.match * num_told, num_told) if point.skipped else 1.0
-            points.append(FrontierPoint(SkipSet.of_numbers(point.skipped), told.lost, match))
+            points.append(_told(held_out, SkipSet.of_numbers(point.skipped)))
             kit.keep({**points[-1].to_json(), "losses": point.losses, "fitted": vars(point.quality)})
             if point.quality.match >= MIN_MATCH and not kit.has_time():  # after it there would be more
                 break
-        return {"frontier": [point.to_json() for point in points]}
+        sets = {"frontier": points, **({"others": others} if others else {})}
+        return {name: [point.to_json() for point in some] for name, some in sets.items()}
 
 
 def savings(latency: LatencyFit) -> dict[int, float]:
@@ -149,6 +148,12 @@ def savings(latency: LatencyFit) -> dict[int, float]:
     return {number: parts[number % 2] for number in range(2, 2 * latency.num_layers)}
 
 
+def _told(samples: Sequence[Sample], skip: SkipSet) -> FrontierPoint:
+    """What these texts say of it."""
+    (told,), num_told = qualities(samples, skip.numbers), sum(len(one.choices) for one in samples)
+    return FrontierPoint(skip, told.lost, rate_of(told.match * num_told, num_told) if skip else 1.0)
+
+
 def _point(kept: Mapping[str, Any]) -> Point:
     """As JSON has it: numbers are text."""
     remembered = {int(number): loss for number, loss in kept["losses"].items()}
@@ -157,10 +162,10 @@ def _point(kept: Mapping[str, Any]) -> Point:
 
 
 def read_frontier(knowledge: Knowledge) -> Sequence[FrontierPoint]:
-    """The points that skip something."""
+    """The points that skip something, and other sets that were judged on the same texts."""
     artefact, command = knowledge.artefact("prune"), f"{knowledge.command('calibrate')} --strategy prune"
     try:
-        points = [FrontierPoint.from_json(point) for point in artefact["frontier"]]
+        points = [FrontierPoint.from_json(point) for point in (*artefact["frontier"], *artefact.get("others", ()))]
         for point in points:
             point.skip.check(knowledge.num_layers)
     except (LookupError, TypeError, ValueError, OptionError) as error:

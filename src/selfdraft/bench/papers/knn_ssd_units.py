@@ -123,7 +123,18 @@ def fit(bench: Workbench, name: str, prompts: Sequence[Prompt], num_domains: int
     found = bench.fit(name, {"strategy": KNN, "settings": {KNN: settings}}, prompts, seconds)
     if found.facts["error"] is not None:
         raise ProfileError(f"knn could not be fitted: {found.facts['error']}")
-    return Domains(found, unpack(found.artefacts[KNN].content), _sets(bench, found.values))
+    own = _own_sets(found)
+    return Domains(own, unpack(own.artefacts[KNN].content), _sets(bench, own.values))
+
+
+def _own_sets(found: Fitted) -> Fitted:
+    """As the paper has it: each domain with what its own search found, without the general sets that it judged."""
+    content = found.artefacts[KNN].content
+    parts = [
+        replace(one, found={key: value for key, value in one.found.items() if key != "others"})
+        for one in unpack(content)
+    ]
+    return replace(found, artefacts={KNN: Artefact.of({**content, **pack(parts)})})
 
 
 def expect(bench: Workbench, num_methods: int, prompts: Sequence[Prompt]) -> None:
