@@ -85,23 +85,6 @@ def test_what_was_only_suggested_or_excluded_counts_as_seen() -> None:
     assert search.suggest(1) is not None
 
 
-def test_neighbours() -> None:
-    search, point = Search(range(12)), frozenset({1, 3, 5, 7})
-    for num_swaps in (1, 2, 2, 1):
-        near = search.neighbour(point, num_swaps)
-        assert near is not None
-        assert (len(near), len(point & near)) == (4, 4 - num_swaps)
-    assert len(search.neighbour(point, 99) or ()) == 4, "as many as there are"
-
-
-def test_neighbours_that_are_used_up() -> None:
-    point = frozenset({0, 1})
-    search = Search(range(4), excluded=[point])
-    found = [search.neighbour(point, 1) for _ in range(6)]
-    assert {len(point & near) for near in found[:4] if near} == {1}
-    assert found[4:] == [frozenset({2, 3}), None]
-
-
 @pytest.mark.parametrize("size", [4, None])
 @pytest.mark.parametrize("num_before", [1, 11, 30])
 def test_a_saved_search_goes_on_as_it_would_have(size: int | None, num_before: int) -> None:

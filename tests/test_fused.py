@@ -340,7 +340,7 @@ def test_products_are_those_measured_to_be_faster(theirs, monkeypatch):
                 assert error(fused.finish(state)[0], expected) < TOLERANCE, skip
             assert bool(called) == (width == 2 and bool(theirs))
         assert len(sizes) == num_measured
-    assert [name for name, one in fused.figures()["4"].items() if one["is_vendors"]] == list(theirs)
+    assert fused._products.theirs(4) == {*theirs}
 
 
 def test_models_of_one_shape_share_what_was_measured():

@@ -91,9 +91,6 @@ class Runner(Protocol):
     def graph_keys(self) -> Sequence[Any]:
         """Of what is recorded now."""
 
-    def graph_figures(self) -> Mapping[str, Any]:
-        """What recordings take, `fallback_reason`, and whose `products` run; empty where nothing is ever recorded."""
-
     def recorded_slots(self, num_slots: int) -> Sequence[int]:
         """Sizes, ascending, of what recorded passes over up to `num_slots` slots read."""
 

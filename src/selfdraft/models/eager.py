@@ -81,9 +81,6 @@ class EagerRunner:
     def graph_keys(self) -> Sequence[Any]:
         return ()
 
-    def graph_figures(self) -> dict[str, Any]:
-        return {}
-
     def recorded_slots(self, num_slots: int) -> Sequence[int]:
         return ()
 

@@ -183,13 +183,6 @@ class Search:
             rows = rng.permutation(self._rest(size))
         return self._take(rows)
 
-    def neighbour(self, point: Point, num_swaps: int) -> Point | None:
-        """Unseen: `num_swaps` members exchanged. A random one of its size where no such set is left."""
-        rng = self._rng()
-        rows, counts = np.repeat(self._row(point)[None], _NUM_TRIES, 0), np.full(_NUM_TRIES, num_swaps)
-        changed = self._unseen([_exchanged(rng, rows, counts, counts)])
-        return self._take(changed) if len(changed) else self.random(len(point))
-
     def _rng(self) -> np.random.Generator:
         return np.random.default_rng([self._seed, self.num_suggestions])
 

@@ -35,8 +35,7 @@ USUAL_LENGTH = 512
 """For which sub-layers are weighed against each other."""
 _INTERVAL = 8
 """Rounds between two looks at what promises most."""
-_HELD_OUT = 1 / 3
-"""Of the calibration texts: they tell how good a set is, the others choose it."""
+_HELD_OUT = 1 / 3  # of the calibration texts: they tell how good a set is, the others choose it
 
 
 @dataclass
@@ -157,8 +156,7 @@ def _told(samples: Sequence[Sample], skip: SkipSet) -> FrontierPoint:
 def _point(kept: Mapping[str, Any]) -> Point:
     """As JSON has it: numbers are text."""
     remembered = {int(number): loss for number, loss in kept["losses"].items()}
-    fitted = kept.get("fitted") or {"lost": kept["lost"], "match": kept["match"]}  # of an earlier version
-    return Point(SkipSet.parse(kept["skip"]).numbers, Quality(**fitted), remembered)
+    return Point(SkipSet.parse(kept["skip"]).numbers, Quality(**kept["fitted"]), remembered)
 
 
 def read_frontier(knowledge: Knowledge) -> Sequence[FrontierPoint]:

@@ -241,7 +241,6 @@ TABLE_10 = Experiment(
     ],
     [shared.self_sd_notes],
 )
-SECONDS_NOTE = "seconds: of Self-SD the whole search; of SWIFT scoring candidates alone, as its texts are needed anyway"
 BAYESIAN = shared.of_search("Bayesian steps", "num_bayesian", "d")
 TABLE_12 = Experiment(
     "table-12",

@@ -62,10 +62,6 @@ class Forward(Hashable, Protocol):
         """Called after wide eager passes, if the device needs something before recordings run well."""
         ...
 
-    def figures(self) -> dict[str, Any]:
-        """Of each product what was measured, and whose runs, by the tokens of a pass."""
-        ...
-
 
 def padded_rows(forward: Forward, num_rows: int) -> int:
     return num_rows if forward.holds_cache else power_of_two(num_rows)
@@ -131,9 +127,6 @@ class ModuleForward:
 
     def settle(self) -> None:
         pass
-
-    def figures(self) -> dict[str, Any]:
-        return {}
 
 
 @torch.inference_mode()

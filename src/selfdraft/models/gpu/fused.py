@@ -122,9 +122,6 @@ class FusedForward:
             for last, branch in (*first, *branches[max(0, place - _CLOSE) : place]):
                 _normed(state.space, name, norm, state.stream, branch, last)
 
-    def figures(self) -> dict[str, Any]:
-        return self._products.figures()
-
     def settle(self) -> None:
         """A product that cuBLAS splits over the inner dimension, of nothing.
 

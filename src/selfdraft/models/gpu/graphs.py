@@ -198,10 +198,6 @@ class Graphs:
     def num_bytes(self) -> int:
         return sum(one.num_bytes for _, recordings in self._entries.values() for one in recordings)
 
-    def figures(self) -> dict[str, Any]:
-        counts = {"num_graphs": self.num_graphs, "num_bytes": self.num_bytes, "num_captures": self.num_captures}
-        return {**counts, "record_seconds": self.record_seconds}
-
     def get(self, key: Hashable, build: Callable[[Recorder], T]) -> T:
         """What `build` made for this key; it is given the recorder, and everything it records counts as one entry."""
         entry = self._entries.get(key)

@@ -94,16 +94,6 @@ class Products:
             self.table[num_tokens] = {name: self._measure(timer, name, num_tokens) for name in self._matrices}
         return frozenset(name for name, times in self.table[num_tokens].items() if is_faster(*times))
 
-    def figures(self) -> dict[str, Any]:
-        """Microseconds a product, by tokens of the pass."""
-        return {
-            str(size): {
-                name: {"ours_us": ours * 1e6, "vendor_us": theirs * 1e6, "is_vendors": is_faster(ours, theirs)}
-                for name, (ours, theirs) in times.items()
-            }
-            for size, times in sorted(self.table.items())
-        }
-
     def _measure(self, timer: Timer, name: str, num_tokens: int) -> tuple[float, float]:
         """Seconds a product, ours and the vendor's: of different matrices, so that they are read from memory."""
         matrices = _uncached(self._matrices[name], self._decoder.device)

@@ -274,10 +274,6 @@ class GraphRunner(EagerRunner):
     def graph_keys(self) -> Sequence[Any]:
         return self.graphs.keys
 
-    def graph_figures(self) -> dict[str, Any]:
-        figures = {**self.graphs.figures(), "fallback_reason": self.fallback_reason}
-        return {**figures, "products": self._forwards[0].figures()}
-
     @property
     def num_hits(self) -> int:
         """Passes that had run ahead when they were asked for."""
