@@ -14,7 +14,7 @@ import pytest
 from papers import SMALL, new_bench
 from selfdraft.bench.papers.claims import is_above
 from selfdraft.bench.papers.experiment import Experiment, MainTable, Recipe, Values
-from selfdraft.bench.papers.plan import USUAL_METHODS, plan
+from selfdraft.bench.papers.plan import USUAL_METHODS, minutes, plan, plan_table
 from selfdraft.bench.papers.run import read_units
 from selfdraft.bench.papers.workbench import WHOLE, Task, Workbench, each
 from selfdraft.measure.estimate import MANY_PROMPTS, Estimate
@@ -72,15 +72,17 @@ def test_without_answers_there_are_no_examples(tmp_path: Path) -> None:
 
 def test_a_plan_counts_what_would_be_measured(tmp_path: Path) -> None:
     bench = new_bench(tmp_path, scale=replace(SMALL, prompts=2, tokens=8, is_quick=False, asked=("prompts", "tokens")))
-    table = plan(bench, [RECIPE], [], [])
+    planned = list(plan(bench, [RECIPE], [], []))
     each_token = bench.latency.at(CONTEXT).plain
     main = 2 * 2 * 8 * 3 * each_token
     other = USUAL_METHODS * 2 * 8 * each_token + SMALL.fit_seconds
-    assert [row[0] for row in table.rows] == ["some table-1", "some table-2", "some figure-1", "all"]
-    assert [row[1] for row in table.rows] == ["1", "1", "0", ""]
-    assert [row[2] for row in table.rows] == [f"{seconds / 60:.1f}" for seconds in (main, other, 0, main + other)]
-    rest = plan(bench, [RECIPE], ["table-1"], [("some", "table-1", "humaneval")])
-    assert [row[1] for row in rest.rows] == ["0", ""]
+    rows = plan_table(planned).rows
+    assert [row[0] for row in rows] == ["some table-1", "some table-2", "some figure-1", "all"]
+    assert [row[1] for row in rows] == ["1", "1", "0", ""]
+    assert [row[2] for row in rows] == [f"{seconds / 60:.1f}" for seconds in (main, other, 0, main + other)]
+    assert minutes(planned) == pytest.approx((main + other) / 60)
+    (rest,) = plan(bench, [RECIPE], ["table-1"], [("some", "table-1", "humaneval")])
+    assert (rest.num_units, rest.minutes) == (0, 0.0)
 
 
 def test_what_is_inconclusive_says_how_many_prompts_would_tell() -> None:

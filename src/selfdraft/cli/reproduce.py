@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..bench.papers.experiment import Recipe
 from ..bench.papers.page import as_text, sections
-from ..bench.papers.plan import plan
+from ..bench.papers.plan import minutes, plan, plan_table
 from ..bench.papers.recipes import recipes
 from ..bench.papers.run import ReproduceHead, Reproduction, UnitFile, kept_units
 from ..bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE, Scale, Workbench
@@ -46,12 +46,16 @@ def run(options: argparse.Namespace) -> int:
     scale = _scale(options, chosen)
     head = _head(options, engine, prompts, scale)
     folder = _fits_folder(head)
-    if options.again:
+    if options.again and not options.plan:
         shutil.rmtree(folder, ignore_errors=True)
     bench = Workbench(engine, prompts, scale, folder, options.seed, terminal.say)
-    if options.plan:
-        print(text_table(plan(bench, chosen, options.experiments, kept_units(options.output, head))))
-        return 0
+    if options.plan or not options.quick:
+        kept = kept_units(None if options.again else options.output, head)
+        planned = list(plan(bench, chosen, options.experiments, kept))
+        if options.plan:
+            print(text_table(plan_table(planned)))
+            return 0
+        terminal.say(f"this takes about {minutes(planned):.0f} minutes; --plan tells what of it each experiment takes")
     file = UnitFile(options.output, head, options.again)
     with terminal.Progress("") as bar:
         limit = QUICK_SECONDS * len(chosen) if options.quick and options.seconds is None else options.seconds
@@ -60,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
     for one in sections(chosen, list(file.lines.values()), file.head, options.experiments):
         print(as_text(one, file.head), end="\n\n")
     if work.is_interrupted:
-        kept = f"{options.output} has what was measured, the same command goes on"
-        terminal.say(f"interrupted: {kept if options.output else 'nothing is kept'}")
+        told = f"{options.output} has what was measured, the same command goes on"
+        terminal.say(f"interrupted: {told if options.output else 'nothing is kept'}")
         return 130
     return 1 if work.has_difference else 0
 

@@ -139,7 +139,7 @@ def fitted(bench: Workbench, name: str) -> Fitted:
     fitting, held_out = hold_out(own)
     fitting += encode_all(bench, teacher, more_prompts(bench, own)[: max(0, bench.scale.learn - len(fitting))])
     method, num_tokens = draft(bench), longer(bench, 2)
-    num_texts = len(fitting) + (2 + len(SHORT)) * len(held_out)
+    num_texts = len(fitting) + (2 + 2 * len(SHORT)) * len(held_out)  # a trace, plainly, and each static length
     bench.expect(num_texts, num_tokens, once=f"disco-{teacher}")
     question = {"prompts": digest([*fitting, *held_out]), "tokens": num_tokens, "method": method}
     artefact = bench.once(f"disco-{teacher}", question, lambda: _fit(bench, method, fitting, held_out, num_tokens))

@@ -92,20 +92,20 @@ def _without_passes(engine: Engine) -> Any:
     return SimpleNamespace(tokenizer=engine.tokenizer, context_length=engine.context_length, runner=runner)
 
 
-def plan(bench: Workbench, recipes: Sequence[Recipe], wanted: Sequence[str], known: Collection[Any]) -> Table:
-    """Minutes of each experiment, without the units that are kept already; what several show is measured once.
+@dataclass(frozen=True)
+class Planned:
+    """An experiment, without the units that are kept already; what several show is measured once."""
 
-    `known`: keys of units that are kept.
-    """
-    rows = list(_rows(bench, recipes, wanted, {*known}))
-    total = sum(seconds for _, _, seconds in rows)
-    shown = [[name, str(num_units), f"{seconds / 60:.1f}"] for name, num_units, seconds in rows]
-    return Table("", ["experiment", "units", "minutes, about"], [*shown, ["all", "", f"{total / 60:.1f}"]])
+    name: str
+    num_units: int
+    minutes: float
 
 
-def _rows(
-    bench: Workbench, recipes: Sequence[Recipe], wanted: Sequence[str], met: set[Any]
-) -> Iterator[tuple[str, int, float]]:
+def plan(
+    bench: Workbench, recipes: Sequence[Recipe], wanted: Sequence[str], known: Collection[Any]
+) -> Iterator[Planned]:
+    """`known`: keys of units that are kept."""
+    met = {*known}
     made = {name: getattr(bench, name) for name in Workbench.__dataclass_fields__}
     counting = CountingBench(**{**made, "engine": _without_passes(bench.engine)}, passes=bench.latency)
     each = bench.latency.at(CONTEXT).plain
@@ -120,4 +120,13 @@ def _rows(
                 met.add(key)
                 num_units += 1
                 own.go_through(unit)
-        yield f"{recipe.name} {experiment.id}", num_units, counting.counted.seconds(each) - before
+        yield Planned(f"{recipe.name} {experiment.id}", num_units, (counting.counted.seconds(each) - before) / 60)
+
+
+def minutes(planned: Sequence[Planned]) -> float:
+    return sum(one.minutes for one in planned)
+
+
+def plan_table(planned: Sequence[Planned]) -> Table:
+    rows = [[one.name, str(one.num_units), f"{one.minutes:.1f}"] for one in planned]
+    return Table("", ["experiment", "units", "minutes, about"], [*rows, ["all", "", f"{minutes(planned):.1f}"]])
