@@ -45,6 +45,7 @@ from selfdraft.strategies.domains import MAX_SAMPLES
 from selfdraft.strategies.kept_sets import MAX_SETS
 from selfdraft.strategies.kmeans import choose_count, kmeans, normalised
 from selfdraft.strategies.knn import Knn
+from selfdraft.strategies.prune import Prune, num_fitting
 from selfdraft.types import Prompt, SkipSet
 
 pytestmark = pytest.mark.usefixtures("home", "untimed")
@@ -284,12 +285,19 @@ def test_what_is_computed_in_half_precision_is_summed_in_float32() -> None:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+def judged() -> list[list[str]]:
+    """Sets of other searches that each fit was given."""
+    return []
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, judged: list[list[str]]) -> list[tuple[str, ...]]:
     """`prune` fitted at once: its set depends on the prompts it is fitted on, which are noted down."""
     asked: list[tuple[str, ...]] = []
 
     def fit(kit: Any, options: Any) -> dict[str, Any]:
         asked.append(tuple(prompt.id for prompt in kit.prompts))
+        judged.append([str(skip) for skip in kit.others])
         kit.has_time()
         worlds = {name.split("-")[0] for name in asked[-1]}
         skip = {("low",): "m2", ("high",): "m1", ("mixed",): "a3"}.get(tuple(worlds), "a2")
@@ -303,12 +311,14 @@ def sets_of(profile: Any) -> dict[str, str]:
     return {one["name"]: one["found"]["frontier"][0]["skip"] for one in content(profile)["domains"]}
 
 
-def test_a_domain_added_later_leaves_the_others_alone(told: list[tuple[str, ...]]) -> None:
+def test_a_domain_added_later_leaves_the_others_alone(told: list[tuple[str, ...]], judged: list[list[str]]) -> None:
     engine = new_engine()
     before = content(calibrate(engine, prompts_of("low", "high"), ["knn"], quick()))
     assert len(told) == 3
+    assert judged == [[], ["a2"], ["a2"]], "what the general search found, on prompts of both"
     after = content(calibrate(engine, prompts_of("mixed"), ["knn"], quick()))
     assert told[3:] == [told[3]]
+    assert judged[3:] == [["a2"]]
     assert {name.split("-")[0] for name in told[3]} == {"mixed"}
     assert [one["name"] for one in after["domains"]] == ["low", "high", "mixed"]
     assert after["domains"][:2] == before["domains"]
@@ -322,6 +332,10 @@ def test_a_domain_added_later_leaves_the_others_alone(told: list[tuple[str, ...]
         Store().update(engine.knowledge.key, "knn", Artefact.of(known))
         with pytest.raises(OptionError, match=f"high, mixed were found with knn.{option}={value}, not .* Say --set"):
             calibrate(engine, prompts_of("low"), ["knn"], quick())
+    known = len(judged)
+    Store().update(engine.knowledge.key, "knn", Artefact.of(after))
+    calibrate(engine, prompts_of("low", each=5), ["knn"], quick())
+    assert judged[known:] == [[]], "its prompts may have chosen the general sets"
     everything = calibrate(engine, prompts_of("low", "high", "mixed"), ["knn"], quick())
     assert sets_of(everything) == {"low": "m2", "high": "m1", "mixed": "a3"}, "nothing is kept: nothing must be alike"
 
@@ -354,6 +368,50 @@ def test_a_fit_is_as_complete_as_all_that_it_keeps(told: list[tuple[str, ...]]) 
     assert not content(calibrate(engine, prompts_of("mixed"), ["knn"], quick()))["is_complete"]
 
 
+@pytest.mark.parametrize("each", [4, 8, 30])
+def test_general_sets_are_judged_on_prompts_that_did_not_choose_them(told: list[tuple[str, ...]], each: int) -> None:
+    calibrate(new_engine(), prompts_of("low", "high", "mixed", each=each), ["knn"], quick())
+    general, *domains = told
+    for own in domains:
+        assert not {*general} & {*own[num_fitting(len(own)) :]}
+    assert {name.split("-")[0] for name in general} == {"low", "high", "mixed"}
+
+
+def test_what_the_general_search_found_later_is_judged(
+    told: list[tuple[str, ...]], judged: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget had ended it first: domains that were complete are asked again, about its sets."""
+    honest, is_cut = Prune.fit, [True]
+
+    def fit(kit: Any, options: Any) -> dict[str, Any]:
+        found = honest(kit, options)
+        if len({prompt.domain for prompt in kit.prompts}) == 1 or not is_cut:
+            return found
+        kit.is_out_of_time = is_cut.pop()
+        return {"frontier": []}
+
+    monkeypatch.setattr("selfdraft.strategies.prune.Prune.fit", staticmethod(fit))
+    engine, prompts = new_engine(), prompts_of("low", "high")
+    assert not content(calibrate(engine, prompts, ["knn"], quick()))["is_complete"]
+    assert content(calibrate(engine, prompts, ["knn"], quick()))["is_complete"]
+    assert judged == [[], [], [], [], ["a2"], ["a2"]]
+
+
+def test_searches_with_other_options_have_journals_of_their_own() -> None:
+    """What an interrupted search had timed otherwise is not gone on with."""
+    session, prompts = (
+        FitSession(new_engine(), 24, lambda name, **asked: Store().journal(key, name, asked)),
+        prompts_of("low"),
+    )
+    key, questions = session.engine.knowledge.key, []
+    for options in ("num_tokens=8", "num_tokens=32"):
+        kit = EngineKit(
+            session, prompts, lambda has_time: session.write(prompts), session.journal("knn", options=options), 9, ""
+        )
+        questions.append(kit.among(prompts, "prune of low", 1.0)._journal.question)
+    assert questions[0] != questions[1]
+
+
 @pytest.mark.parametrize("how", REPRESENTATIVES)
 def test_limits_of_a_fit(told: list[tuple[str, ...]], how: str) -> None:
     options = quick(anchors=2, search_prompts=3, max_vectors=5, representatives=how)
@@ -370,7 +428,9 @@ def test_limits_of_a_fit(told: list[tuple[str, ...]], how: str) -> None:
     if how == "central":
         assert [*anchors] == searched[:2] == representatives(samples, 2, how)
     for rows in (anchors, searched) if how == "kmeans" else ():
-        assert len({*kmeans(samples, len(rows)).labels[rows]}) == len(rows), "one of each cluster"
+        clusters = kmeans(samples, len(rows))
+        nearest = {int((samples @ centre).argmax()) for centre in clusters.centroids}
+        assert {*map(int, rows)} == nearest, "of each cluster the one nearest to its centre"
 
 
 def test_the_papers_form_is_its_authors_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,23 +523,32 @@ def test_a_domain_without_a_set_of_its_own_has_those_of_all(fitted: Artefact) ->
     assert generation.tokens == engine.generate([*tokens_of("low", 50)], strategy="off", max_new_tokens=24).tokens
 
 
-def test_a_domain_without_a_set_decodes_plainly(fitted: Artefact) -> None:
-    """Time was up before its search had found one."""
+def test_a_domain_without_a_set_goes_by_the_general_search(fitted: Artefact) -> None:
+    """Time was up before its own had found one; where that has found none either, it decodes plainly."""
     nothing = {"frontier": [{"skip": "", "lost": 0.0, "match": 1.0}]}
     low, high = fitted.values["domains"]
     engine = engine_with({**fitted.content, "domains": [{**low, "found": nothing}, high]}, settings=ALWAYS)
     found = engine.generate([[*tokens_of("low", 50)], [*tokens_of("high", 51)]], max_new_tokens=8)
     assert [generation.report["domain"] for generation in found] == ["low", "high"]
+    assert skips(found[0]) <= {SkipSet.parse(point["skip"]) for point in fitted.values["general"]["frontier"]}
+    assert [bool(generation.stats.num_draft_steps) for generation in found] == [True, True]
+    engine = engine_with({**engine.knowledge.artefact("knn"), "general": nothing}, settings=ALWAYS)
+    found = engine.generate([[*tokens_of("low", 50)], [*tokens_of("high", 51)]], max_new_tokens=8)
     assert [bool(generation.stats.num_draft_steps) for generation in found] == [False, True]
 
 
 # ------------------------------------------------------------------------------------------------ refusals
 
 
-def test_a_damaged_artefact_is_made_anew(told: list[tuple[str, ...]]) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [{"domains": 3}, *({"general": {"frontier": points}} for points in ([{"lost": 1}], 3, [{"skip": "x"}]))],
+    ids=str,
+)
+def test_a_damaged_artefact_is_made_anew(damage: Mapping[str, Any], told: list[tuple[str, ...]]) -> None:
     engine, prompts = new_engine(), prompts_of("low", "high")
-    calibrate(engine, prompts, ["knn"], quick())
-    Store().update(engine.knowledge.key, "knn", Artefact({"domains": 3}))
+    found = content(calibrate(engine, prompts, ["knn"], quick()))
+    Store().update(engine.knowledge.key, "knn", Artefact.of({**found, **damage}))
     assert sets_of(calibrate(engine, prompts_of("low", "mixed"), ["knn"], quick())) == {"low": "m2", "mixed": "a3"}
 
 

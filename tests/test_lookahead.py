@@ -139,6 +139,14 @@ class TestThresholds:
         lookahead.end(0)
         assert lookahead.threshold == pytest.approx(0.801), "carried to the next text"
 
+    def test_adaptive_does_not_fall_after_the_longest_drafts(self) -> None:
+        """They could not have been longer."""
+        rule = Adaptive(Adaptive.Options(max_tokens=3))
+        rule.observe(step_of(3, 3))
+        assert rule.threshold == pytest.approx(0.8)
+        rule.observe(step_of(2, 2))
+        assert rule.threshold < 0.8
+
     def test_adaptive_stays_a_probability(self) -> None:
         lookahead = Adaptive(Adaptive.Options(threshold=0.01, step=1.0))
         for _ in range(50):

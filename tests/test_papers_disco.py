@@ -59,7 +59,8 @@ def test_nothing_is_fitted_or_measured_twice(whole: Whole, monkeypatch: pytest.M
     monkeypatch.setattr(Workbench, "compare", lambda *_, **__: pytest.fail("it was there"))
     papers.run(RECIPE, bench, file)
     assert file.read_text() == before
-    own, transferred = disco_fit.fitted(bench, "mbpp"), disco_fit.fitted(bench, "humaneval")
+    asked = bench.for_experiment(RECIPE, EXPERIMENTS["table-1"])
+    own, transferred = disco_fit.fitted(asked, "mbpp"), disco_fit.fitted(asked, "humaneval")
     assert own.facts == transferred.facts
     to_fit, to_measure = disco_fit.fit_prompts(bench, "mbpp"), disco_fit.unseen(bench, "humaneval").measured
     assert {prompt.id for prompt in to_measure}.isdisjoint(prompt.id for prompt in to_fit)
@@ -77,10 +78,10 @@ def test_a_plan_counts_all_texts(whole: Whole) -> None:
         counts[1] += len(line.values.get(MEASURED, {}).get("records", ()))
         if fit := line.values.get("fit"):
             fits[disco_fit.TEACHERS.get(line.unit.split()[-1], line.unit.split()[-1])] = fit
-    num_timed = 1 + len(disco_fit.SHORT)  # static lengths, and plain decoding
+    num_timed = 1 + 3 * len(disco_fit.SHORT)  # plain decoding, static lengths, settings of disco: at most as many
     counts[2] += sum(fit["num_train"] + (1 + num_timed) * fit["num_validation"] for fit in fits.values())
     num_tokens = bench.scale.tokens * sum(factor * count for factor, count in counts.items())
-    seconds = sum(seconds for *_, seconds in plan._rows(bench, [RECIPE], [], set()))
+    seconds = 60 * plan.minutes(list(plan.plan(bench, [RECIPE], [], [])))
     fit_seconds = disco_fit._DRAFT_SHARE * bench.scale.fit_seconds
     assert round((seconds - fit_seconds) / bench.latency.at(CONTEXT).plain) == num_tokens
 
@@ -196,7 +197,7 @@ def test_f1() -> None:
 
 
 def test_what_is_saved() -> None:
-    """Table 6 is made of table 1 as in the paper; an average is clear by how tasks differ."""
+    """Table 6 is made of table 1 as in the paper; an average is clear by how prompts differ within tasks."""
     names = {"MBPP": "mbpp", "HumanEval, transfer learning": "humaneval", "CNN/DM": "cnn-dm", "Alpaca": "alpaca"}
     speeds: dict[str, dict[str, float]] = {}
     for benchmark, method, milliseconds, _ in published("disco").tables["table-1"].rows:

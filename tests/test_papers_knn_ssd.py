@@ -48,7 +48,7 @@ def untimed() -> Iterator[None]:
 
 def has_a_few_steps(kit: EngineKit, *expected: float) -> bool:
     count = kit.__dict__.setdefault("count", itertools.count())
-    kit.is_out_of_time = next(count) >= 36
+    kit.is_out_of_time = next(count) >= 60
     return not kit.is_out_of_time
 
 

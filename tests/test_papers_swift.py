@@ -22,6 +22,8 @@ from selfdraft.calibrate.fit_session import EngineKit
 from selfdraft.measure.figures import Measured
 from selfdraft.measure.records import OFF, Machine, Record
 from selfdraft.registry import AXES, resolve
+from selfdraft.strategies.swift_search import Published, SwiftOptions
+from selfdraft.types import SkipSet
 
 pytestmark = pytest.mark.xdist_group("papers_swift")
 
@@ -122,12 +124,17 @@ def test_searches_are_kept(bench: Workbench, sections: dict[str, Section], monke
 
 
 def test_each_part_is_left_out_alone() -> None:
-    found = {name: resolve(method) for name, method in swift.PARTS.items()}
+    found = {name: resolve(method) for name, method in swift.parts(30).items()}
     whole = found.pop("SWIFT")
     differs = {name: [axis for axis in AXES if one[axis] != whole[axis]] for name, one in found.items()}
     assert list(differs.values()) == [["lookahead"], ["tree"], ["strategy"]]
     assert found["w/o early-stopping"]["settings"]["fixed"] == {"tokens": 25}
     assert found["w/o optimization"]["settings"]["confidence"] == {"threshold": 0.8, "max_tokens": 25}
+    start = SkipSet.parse(found["w/o optimization"]["settings"]["fixed"]["skip"])
+    assert start.numbers == Published(30, SwiftOptions(paper=True)).skipped, "what its search begins with"
+    sampled = resolve(swift.SAMPLED["SWIFT, sampled"])
+    assert (sampled["acceptance"], sampled["settings"]["siblings"]) == ("rejection", {"table": "swift"})
+    assert whole["settings"]["siblings"] == {"table": "swift-code"}
     assert swift.early_exit(30)["settings"]["early-exit"] == {"layers": 6}
     assert swift_methods.options_of(False)["half of S"] == {"max_steps": 500, "interval": 25}
 

@@ -1,7 +1,7 @@
 """Economics: what passes cost on one machine after a text of some length (`fit.at(num_context)`), and whether to draft.
 
-Tokens per second and integer weights are KnapSpec's (arXiv:2602.20217), with three changes: a verification costs what
-was measured at its width, plain decoding (a draft of length 0) is one of the choices, and weights may be 3 : 4.
+Tokens per second and integer weights are KnapSpec's (arXiv:2602.20217), but a verification costs what was measured at
+its width, a draft its head, too, plain decoding (a draft of length 0) is one of the choices, and weights may be 3 : 4.
 """
 
 from __future__ import annotations

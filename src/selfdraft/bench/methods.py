@@ -65,7 +65,7 @@ def every_method(base: Mapping[str, Any]) -> Methods:
 
 
 def every_lookahead(base: Mapping[str, Any]) -> Methods:
-    """Each with the same drafts, and the `oracle`, which no lookahead can beat."""
+    """Each with the same drafts, and both oracles; no length beats that of `oracle-length`."""
     names = (*AXES["lookahead"], *BENCH_ONLY["lookahead"])
     return {name: {**base, "lookahead": name, "tree": "chain"} for name in names}
 
@@ -82,7 +82,7 @@ PRESETS: Mapping[str, Preset] = {
         {"per_domain": 2, "max_new_tokens": 40, "peers": ["none"]},
     ),
     "all": Preset("every method by itself, on the strategy that --strategy names", every_method),
-    "lookaheads": Preset("every lookahead on the same drafts, and the oracle", every_lookahead, {"peers": ["none"]}),
+    "lookaheads": Preset("every lookahead on the same drafts, and the oracles", every_lookahead, {"peers": ["none"]}),
     "gpu": Preset(
         "lookup, prune, transformers' own; passes, bound, first token",
         _named(lookup=_LOOKUP, prune=_PRUNE),

@@ -180,7 +180,7 @@ class EngineKit:
         return sum(one.num_tokens for one in stats) / max(seconds, 1e-9)
 
     def among(self, prompts: Sequence[Prompt], name: str, share: float, others: Sequence[SkipSet] = ()) -> EngineKit:
-        journal = self._session.journal(name, inside=self._label, prompts_inside=digest(prompts))
+        journal = self._session.journal(name, inside=self._journal.question, prompts_inside=digest(prompts))
         write = partial(self._session.write, prompts, name=f"texts of {name}")
         seconds, label = share * self._budget.left(), f"fitting {name}"
         return EngineKit(self._session, prompts, write, journal, seconds, label, others=others)

@@ -8,7 +8,9 @@ which also tunes both numbers on the latency of other prompts; the profile keeps
 What differs from the paper, or is not said there:
 - the label is whether the target says the token (appendix D); section 4 has the total variation (`--label tv`);
 - the entropy is that of the whole distribution (the formula), not of the ten (appendix D may mean that);
-- of both numbers the most promising are found by replay, and the clock decides among three; the paper times all;
+- of both numbers the most promising are found by replay, and the clock decides among a few; the paper times all;
+- features are the draft's alone (appendix D names those of target tokens, too), before temperature; texts to learn from
+  are greedy;
 - the maximum is at most 15 unless `--max-tokens` says more; positions later than any trained on count as the last;
 - two layers of 32 units.
 """

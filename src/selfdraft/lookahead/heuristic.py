@@ -1,7 +1,7 @@
 """`heuristic`: two tokens more after a round that kept all of its draft, one less after any other.
 
 The schedule of transformers' assisted generation (Gante 2023), with which DISCO (arXiv:2405.04304) is compared. Every
-text has a length of its own, so that texts of a batch do not pull at one another.
+text has a length of its own, so that texts of a batch do not pull at one another. At most 24 tokens (there: no limit).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`perplexity`: draft on while the draft's perplexity, over what it has drafted in this round, stays below a threshold.
 
 A rule that DISCO (arXiv:2405.04304, table 2) is held against; the threshold is tuned on other prompts, by `selfdraft
-calibrate --lookahead perplexity`.
+calibrate --lookahead perplexity`. The paper does not define it: here it is of the draft's best tokens, not the drawn.
 """
 
 from __future__ import annotations

@@ -96,6 +96,12 @@ def ratio_of_ratios(one: TwoArms, other: TwoArms, quantity: Quantity, seed: int)
     return _summarise(sums, lambda first, second: _ratio(first) / _ratio(second), seed)
 
 
+def mean_ratio(arms: Sequence[TwoArms], quantity: Quantity, seed: int) -> Estimate | None:
+    """`ratio`, on average over several sets of texts; prompts are resampled within each."""
+    sums = [_sums(pair(*both), quantity) for both in arms]
+    return _summarise(sums, lambda *each: np.mean([_ratio(one) for one in each], axis=0), seed) if sums else None
+
+
 def mean(values: Sequence[float], seed: int = 0) -> Estimate | None:
     """Of plain numbers, each as one prompt."""
     return resampled([(value, 1.0) for value in values], _share, seed)

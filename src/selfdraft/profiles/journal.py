@@ -45,6 +45,10 @@ class Journal:
         self._writing = writing
         self.done: dict[str, Artefact] = self._read_all()
 
+    @property
+    def question(self) -> Any:
+        return self._head["question"]
+
     def record(self, step: str, result: Artefact) -> None:
         """Keep the result of `step`, beside what another process that asks the same may have kept meanwhile."""
         self.done[step] = result

@@ -2,9 +2,12 @@
 
 CLaSp: in-context layer skip for self-speculative decoding (arXiv:2505.24196). A dynamic programme, that of `knapspec`
 with whole layers of weight 1, finds the layers whose absence turns the hidden states of the token accepted last least.
-The first and the last layer always run. A quarter of the layers goes: the authors of `knapspec` (arXiv:2602.20217) skip
-22 to 31 % of them where they compare the two. With `paper` it plans as their code does: after 2 rounds, then every 64,
-and until then the whole model drafts; by default when that pays.
+A quarter of the layers goes: the authors of `knapspec` (arXiv:2602.20217) skip 22 to 31 % of them where they compare
+the two. With `paper` it plans as their code of it: after 2 rounds, then every 64, and until then the whole model
+drafts.
+
+Unlike that code the first and the last layer always run. Unlike it by default: it plans when that pays, a text begins
+with the last plan, the first one plainly, and drafts end below 0.8, after 12 tokens at most (theirs: 0.7, 10).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from ..types import Prompt, SkipSet
 from .anchors import NO_THRESHOLD, POINT, Domain, condense, pack, representatives, threshold_of, unpack, vector_of
 from .kept_sets import MAX_SETS
 from .kmeans import Vectors, choose_count, kmeans
+from .prune import num_fitting
 
 UNLABELLED = "all"
 """The domain of prompts that nobody has sorted."""
@@ -61,20 +62,19 @@ def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
     kept = _kept(known, groups, {prompt.domain for prompt in prompts})
     _check_alike(kit.known, kept, options)
     jobs = {one.name: one.to_search(options.search_prompts, options) for one in groups}
-    needs_general = not kept and len(groups) > 1
     searches = Searches(kit, search, options.search)
-    if needs_general:
-        general, *found = searches.run([(GENERAL, _of_all(groups, options)), *jobs.items()])
-    else:
-        searches.others = some_sets(kit.known["general"]) if kept else ()
-        found = searches.run([*jobs.items()])
-        general = kit.known["general"] if kept else found[0]
+    general = kit.known["general"] if kept else None
+    if general is None and len(groups) > 1:
+        (general,) = searches.run({GENERAL: _of_all(groups, jobs, options.search_prompts)}, num_later=len(jobs))
+    told = {one.name for one in known} if kept else set()  # their prompts may have chosen the general sets
+    others = some_sets(general) if general else []
+    found = searches.run(jobs, {name: others for name in jobs if name not in told})
     return {
         "feature": options.feature,
         "search": options.search,
         "paper": options.paper,
         **pack([*kept, *_domains(groups, found, kept, options)]),
-        "general": general,
+        "general": general or found[0],
         "is_complete": searches.are_complete and (not kept or bool(kit.known.get("is_complete", True))),
     }
 
@@ -117,11 +117,17 @@ def _members(name: str, labels: Sequence[str], prompts: Sequence[Prompt], vector
     return Group(name, [prompts[row] for row in rows], vectors[rows])
 
 
-def _of_all(groups: Sequence[Group], options: Any) -> list[Prompt]:
-    """Of each domain in turn."""
-    each = -(-options.search_prompts // len(groups))
-    turns = itertools.zip_longest(*(one.to_search(each, options) for one in groups))
-    return [prompt for turn in turns for prompt in turn if prompt is not None][: options.search_prompts]
+def _of_all(groups: Sequence[Group], jobs: Mapping[str, Sequence[Prompt]], count: int) -> list[Prompt]:
+    """Of each domain in turn: of those that its own search does not see, else of those that choose its sets, as each
+    domain judges what is found on them by the others.
+    """
+
+    def free(one: Group) -> list[Prompt]:
+        own = jobs[one.name]
+        return [*(prompt for prompt in one.prompts if prompt not in own), *own[: num_fitting(len(own))]]
+
+    turns = itertools.zip_longest(*(free(one)[: -(-count // len(groups))] for one in groups))
+    return [prompt for turn in turns for prompt in turn if prompt is not None][:count]
 
 
 # ------------------------------------------------------------------------------------------------ domains
@@ -130,8 +136,9 @@ def _of_all(groups: Sequence[Group], options: Any) -> list[Prompt]:
 def read_known(artefact: Mapping[str, Any]) -> list[Domain]:
     """Nothing where it is damaged: it is being made again."""
     try:
-        return unpack(artefact) if artefact and artefact["general"] else []
-    except DAMAGE:
+        some_sets(artefact["general"])
+        return unpack(artefact)
+    except (*DAMAGE, OptionError):
         return []
 
 
@@ -181,41 +188,58 @@ def _domains(groups: Sequence[Group], found: Sequence[Found], kept: Sequence[Dom
 # ------------------------------------------------------------------------------------------------ searches
 
 
+@dataclass(frozen=True)
+class Job:
+    """What one search is asked."""
+
+    name: str
+    prompts: Sequence[Prompt]
+    others: Sequence[SkipSet] = ()
+
+    @property
+    def question(self) -> dict[str, Any]:
+        ids = [prompt.id for prompt in self.prompts]
+        return {"domain": self.name, "prompts": ids, "others": [str(skip) for skip in self.others]}
+
+
 class Searches:
     """A fit for each domain inside the kit's own. What an earlier run did is not done again: an interrupted one is gone
     on with after its last search, one that the budget ended with each search that was not complete.
-
-    `others`: what the general search found; each domain's judges these sets, too.
     """
 
     def __init__(self, kit: Kit, search: Search, name: str) -> None:
         self._kit, self._search, self._name = kit, search, name
-        self.others: Sequence[SkipSet] = ()
         self.are_complete = True
 
-    def run(self, jobs: Sequence[tuple[str, Sequence[Prompt]]]) -> list[Found]:
-        """Each gets an even part of the time that is left."""
-        known = [self._known(*job) for job in jobs]
+    def run(
+        self,
+        prompts: Mapping[str, Sequence[Prompt]],
+        others: Mapping[str, Sequence[SkipSet]] | None = None,
+        num_later: int = 0,
+    ) -> list[Found]:
+        """Each gets an even part of the time that is left. `others`: sets that a domain's search judges, too;
+        `num_later`: searches that are still to come.
+        """
+        jobs = [Job(name, own, (others or {}).get(name, ())) for name, own in prompts.items()]
+        known = [self._known(job) for job in jobs]
         turn = min((len(steps) for steps in known if not _is_complete(steps)), default=0)
         is_done = [_is_complete(steps) or len(steps) > turn for steps in known]
         results: list[Found] = []
         for number, (job, steps) in enumerate(zip(jobs, known, strict=True)):
-            step = steps[-1] if is_done[number] else self._run(*job, share=1 / is_done[number:].count(False))
+            num_left = is_done[number:].count(False) + num_later
+            step = steps[-1] if is_done[number] else self._run(job, 1 / num_left)
             self.are_complete &= step["is_complete"]
             results.append(step["found"])
-            if job[0] == GENERAL:
-                self.others = some_sets(step["found"])
-            self._kit.progress(_SHARE_OF_VECTORS + (1 - _SHARE_OF_VECTORS) * (number + 1) / len(jobs))
+            self._kit.progress(_SHARE_OF_VECTORS + (1 - _SHARE_OF_VECTORS) * (number + 1) / (len(jobs) + num_later))
         return results
 
-    def _known(self, domain: str, prompts: Sequence[Prompt]) -> list[Mapping[str, Any]]:
-        asked = _question(domain, prompts)
-        return [step for step in self._kit.done if {**step, **asked} == step]
+    def _known(self, job: Job) -> list[Mapping[str, Any]]:
+        return [step for step in self._kit.done if {**step, **job.question} == step]
 
-    def _run(self, domain: str, prompts: Sequence[Prompt], share: float) -> Mapping[str, Any]:
-        inner = self._kit.among(prompts, f"{self._name} of {domain}", share, self.others)
+    def _run(self, job: Job, share: float) -> Mapping[str, Any]:
+        inner = self._kit.among(job.prompts, f"{self._name} of {job.name}", share, job.others)
         found = self._search(inner)
-        step = {**_question(domain, prompts), "found": found, "is_complete": not inner.is_out_of_time}
+        step = {**job.question, "found": found, "is_complete": not inner.is_out_of_time}
         self._kit.keep(step)
         return step
 
@@ -224,10 +248,6 @@ def some_sets(found: Found) -> list[SkipSet]:
     """Of all sizes."""
     skips = [SkipSet.parse(point["skip"]) for point in found.get("frontier", ()) if point["skip"]]
     return skips[:: -(-len(skips) // MAX_SETS) or 1]
-
-
-def _question(domain: str, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    return {"domain": domain, "prompts": [prompt.id for prompt in prompts]}
 
 
 def _is_complete(steps: Sequence[Mapping[str, Any]]) -> bool:

@@ -2,11 +2,13 @@
 
 DEL, dynamic exit layer (arXiv:2504.05598). The tokens of the last rounds run through the model once, and the head reads
 them after every layer: how often a layer says what the last one says is its acceptance. The layer with the most tokens
-per second, at its best length, drafts; verification goes on where the draft stopped, as in `early-exit`.
+per second, at its best length, drafts; where passes are not recorded, verification goes on where the draft stopped.
 
 Unlike the authors' code: seconds as measured instead of numbers of layers, and plain decoding is one of the choices
-(unless told to draft `always`: until the first look half of the layers draft); it looks again when that pays, not in
-every round; the lookahead ends drafts.
+(unless told to draft `always`: until the first look half of the layers draft); it looks in a pass of its own, again
+when that pays, where theirs reads what each verification computed; the acceptance is (hits + 1) / (tokens + 2) of the
+last rounds, theirs of all rounds, decayed; a text begins with the last plan; the lookahead ends drafts, theirs a
+threshold of its own.
 """
 
 from __future__ import annotations

@@ -4,17 +4,24 @@ KnapSpec (arXiv:2602.20217). Attention grows dearer with the text, an MLP (feed-
 sub-layers' weights are their seconds after the text as it is, as small whole numbers. The tokens of the last rounds are
 run through a dynamic programme that finds for each weight skipped a sub-network close to the target. How often each of
 these would have drafted what the target said there gives its acceptance; the one with the most tokens per second, at
-its best length, drafts. `selfdraft calibrate` keeps sets found so: then a plan only scores these.
+its best length, drafts; how far, the lookahead says, as in the authors' code. `selfdraft calibrate` keeps sets found
+so: then a plan only scores these.
 
 With `paper` as the authors' code: one plan after 7 rounds, by the tokens of the last 5, then one every 64 rounds; hits
 over tokens; weights by rounding, at most 5; a verification costs a plain pass; until then the whole model drafts.
-Unlike that code, in either case: a probed token sees the target's keys and values of the
-tokens before it, not the sub-network's own. Unlike it by default:
+Unlike that code, in either case:
 
-- plans are made when what they can bring is more than what they take, and a text begins with the last one;
+- a probed token sees the target's keys and values of the tokens before it, not the sub-network's own;
+- seconds of sub-layers come from whole passes, not from a layer timed alone;
+- drafts end by the best token's probability, not by the drawn one's after temperature and top-k.
+
+Unlike it by default:
+
+- plans are made when what they can bring is more than what they take, and a text begins with the last one, the first
+  one plainly;
 - not to draft at all is one of the choices;
 - drafts stop earlier, at 0.9, and are verified with siblings, and branches looked up in the text, beside them;
-- a verification costs what it was measured to cost at its width;
+- a draft also costs its head, and a verification what it was measured to cost at its width;
 - the acceptance is (hits + 1) / (tokens + 2), or with a profile drawn towards the match found in calibration;
 - at least 32 tokens are looked at: few cannot show a high acceptance, and rounds that draft nothing emit one each;
 - weights are the smallest whole numbers near the ratio, so 3 : 4 instead of 1 : 1.
@@ -50,7 +57,7 @@ _PRIOR_TOKENS = 8
 
 @dataclass(frozen=True)
 class KnapSpecOptions:
-    paper: bool = setting(False, "as the authors' code, whatever min_tokens and budget (below) say")
+    paper: bool = setting(False, "as the authors' code, whatever min_tokens, max_weight, budget, saved say")
     window: int = setting(5, "look at the tokens of N rounds", minimum=1)
     min_tokens: int = setting(32, "but at least at N tokens, of the prompt if need be; 0: as the paper", minimum=0)
     interval: int = setting(64, "plan again after N rounds", minimum=1)

@@ -5,12 +5,15 @@ some domains; the vectors of a domain nearest to the centres of K-means are its 
 the prompts that stand for it in the same way. While generating: the prompt's own vector, which comes with the prefill,
 and the anchor of largest cosine decide once what drafts the whole text.
 
-What differs from the paper (`paper`: as its authors' code, which skips layer 0, too, where that was fastest):
+What differs from the paper (`paper`: as its authors' code, which skips layer 0, too, where that was fastest; but for
+the last token of a prompt, cosines in K-means, and which prompts are searched on: theirs are drawn):
 - sets are searched with `prune`, which takes minutes, not by Bayesian optimisation (`search`: draft-verify), and drafts
   are its trees, not chains of up to 12 tokens that stop below a confidence of 0.8;
-- a domain's texts are drafted with sets of all domains where these serve them better (`search`: prune);
+- where the general search's sets serve a domain's texts better than its own, these draft (`search`: prune);
 - anchors are prompts; the code has the centres themselves, and equation 2 those nearest to one centre (`central`);
-- a prompt's vector is the mean over its tokens but the last, as in the code; the text says the last one (`feature`);
+- a prompt's vector is the mean over its tokens but the last; the code's over all, the text's is the last (`feature`);
+- labels, where there are any, are the domains, as in the code; the text clusters the vectors of all;
+- with `prune` a domain has several sets, of which the one drafts that promises most at the time; the paper has one;
 - a prompt less similar to the nearest domain than its own prompts are to each other is a stranger, drafted with a set
   of all domains (`stranger`); and where plain decoding promises more, nothing is drafted (`always`);
 - vectors are clustered by direction, without labels into as many domains as stand apart most clearly (`clusters`).
@@ -122,8 +125,8 @@ class Knn(PlainStrategy):
             np.repeat(np.arange(len(domains)), [len(domain.anchors) for domain in domains]),
         )
         self._thresholds = [domain.threshold if options.stranger is None else options.stranger for domain in domains]
-        self._domains = [_build(domain.found, options, knowledge, command) for domain in domains]
-        self._general = _build(artefact["general"], options, knowledge, command)
+        self._general = _build(artefact["general"], options, knowledge, command) or ConstantStrategy(OFF)
+        self._domains = [_build(one.found, options, knowledge, command) or self._general for one in domains]
         self._condense = condense(options.feature)
         self._routes: dict[int, Route] = {}
         inner = (*self._domains, self._general)
@@ -203,14 +206,14 @@ def _read(artefact: Mapping[str, Any], options: Knn.Options, command: str) -> li
     return domains
 
 
-def _build(found: Mapping[str, Any], options: Knn.Options, knowledge: Knowledge, command: str) -> Strategy:
-    """The search's strategy, as if this were all that was found. Where that skips nothing yet: decode plainly."""
+def _build(found: Mapping[str, Any], options: Knn.Options, knowledge: Knowledge, command: str) -> Strategy | None:
+    """The search's strategy, as if this were all that was found. None: that skips nothing yet."""
     kind = find("strategy", options.search)
     inner = replace(knowledge, artefact=lambda name, *told: found, known=lambda name: found)
     try:
         sets = (*found["frontier"], *found.get("others", ())) if "frontier" in found else None
         if sets is not None and not any(point["skip"] for point in sets):
-            return ConstantStrategy(OFF)
+            return None
         built: Strategy = kind(_inner_options(kind, options), inner)
         return built
     except (*DAMAGE, ProfileError) as error:

@@ -10,8 +10,8 @@ import torch
 from ..passes import States
 from ..protocols import Probe
 
-MAX_BYTES = 1 << 30
-"""Of the scores that are there at once, in float32."""
+MAX_BYTES = 1 << 31
+"""Of the scores that are there at once, in float32: those of 8 sets, 256 tokens and 152k words of a vocabulary."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ nothing is drafted.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -35,7 +36,6 @@ USUAL_LENGTH = 512
 """For which sub-layers are weighed against each other."""
 _INTERVAL = 8
 """Rounds between two looks at what promises most."""
-_HELD_OUT = 1 / 3  # of the calibration texts: they tell how good a set is, the others choose it
 
 
 @dataclass
@@ -119,9 +119,9 @@ class Prune(PlainStrategy):
         """The frontier, point by point; goes on after the points that an interrupted fit had kept."""
         points = [FrontierPoint.from_json(point) for point in kit.done]
         samples = [sample(probe) for probe in kit.probes]
-        num_fitting = max(1, len(samples) - round(_HELD_OUT * len(samples)))
-        fitting, held_out = samples[:num_fitting], samples[num_fitting:] or samples
-        others = [_told(held_out, skip) for skip in kit.others if kit.has_time()]
+        count = num_fitting(len(samples))
+        fitting, held_out = samples[:count], samples[count:] or samples
+        others = [_told(held_out, skip) for skip in itertools.takewhile(lambda _: kit.has_time(), kit.others)]
         found = eliminate(
             fitting,
             savings(kit.latency),
@@ -137,6 +137,11 @@ class Prune(PlainStrategy):
                 break
         sets = {"frontier": points, **({"others": others} if others else {})}
         return {name: [point.to_json() for point in some] for name, some in sets.items()}
+
+
+def num_fitting(num_texts: int) -> int:
+    """Of the calibration texts: the first ones choose sets, the others tell how good these are."""
+    return max(1, num_texts - round(num_texts / 3))
 
 
 def savings(latency: LatencyFit) -> dict[int, float]:

@@ -5,9 +5,13 @@ before each round scores a candidate of the same size: the share of these tokens
 (matchness). Candidates are random, every 25th comes from Bayesian optimisation; the best one drafts. The search is over
 after 1000 steps, 300 without improvement or beyond a matchness of 0.95. It goes on from text to text. The ratio is
 lowered while too few drafted tokens are accepted. `paper` is that, with sizes and siblings as the authors' code has
-them: int(2 (L - 2) r) sub-layers, 3/5/8/10 candidates. Even then two things differ:
+them: int(2 (L - 2) r) sub-layers, 3/5/8/10 candidates (when it samples 1/3/5/10: `siblings.table=swift`). Even then:
 - the tokens of the window see the target's keys and values of each other; in the authors' code the draft's own;
-- the evenly spaced layers are as many as candidates have, and are scored first; theirs are half, and the first goes.
+- the evenly spaced layers are as many as candidates have, and are scored first; theirs are half of all, and the first
+  candidate that matches anything takes their place;
+- no set is scored twice, and the Gaussian process of Bayesian optimisation is one over sets;
+- the ratio is lowered at most every 100 steps, by 0.05, down to 0.4; the paper has no rule, its code never lowers it;
+- drafts go by the confidence of the best token, not of the drawn one, and trees end at 62 tokens (31 unrecorded).
 
 Ours, as long as `paper` is not set:
 - the search begins with what each sub-layer loses, left out alone, and drops the cheapest per second saved, two a step;
@@ -15,12 +19,15 @@ Ours, as long as `paper` is not set:
 - sets of several sizes are kept; the one drafts that promises most tokens per second at its matchness, corrected by
   how often drafts fail here;
 - then candidates differ a little from the set in use, several share a pass, none is Bayesian;
-- log-probability decides between them, on tokens they are chosen by and on held-out ones; matchness is only told;
+- log-probability decides between sets of one size, on tokens they are chosen by and on held-out ones; matchness between
+  sizes, and when to end;
 - optimisation takes at most a fiftieth of the time, a tenth while sub-layers are dropped; less after that where
   drafting is slower;
 - where no size could pay, nothing is searched or drafted; where none seems to, the next look comes later and later;
+- nothing is drafted before a set was found, nor while rounds that draft are slower than plain ones, by the clock;
 - another set drafts only where it is noticeably better; when acceptance falls the search begins again;
-- drafts stop earlier, at 0.9; the paper's table of siblings has branches beside it that are looked up in the text.
+- drafts stop earlier, at 0.9 and after 12 tokens; the paper's table of siblings has branches beside it that are looked
+  up in the text.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ FEW_SETS = 10
 
 def _similarities(bench: Workbench, task: Task) -> Values:
     """Of each sub-layer, prompt by prompt, over all of its tokens; and the seconds of a token's sub-layers."""
-    more = bench.task(task.name, 1, max(LOOKED_AT, bench.scale.fit_prompts)) or task
+    more = bench.task(task.name, 1, max(LOOKED_AT, bench.scale.prompts, bench.scale.fit_prompts)) or task
     found = [cosines(bench.engine.runner, encode(prompt, bench.engine)) for prompt in more.fitting]
     costs = bench.latency.at(USUAL_LENGTH)
     return {
@@ -97,15 +97,16 @@ def _against_draft_verify(names: Sequence[str], temperatures: Sequence[float], r
     return joined(*(each(names, partial(measure, one), f"T={one} ") for one in temperatures))
 
 
+def _ended(strategy: str, **options: Any) -> dict[str, Any]:
+    """With drafts that end as those of draft & verify."""
+    settings = {strategy: options, "adaptive": {"threshold": THRESHOLD}}
+    return {"strategy": strategy, "lookahead": "adaptive", "tree": "chain", "settings": settings}
+
+
 def _methods(skip: str | None, rules: Mapping[str, int]) -> Methods:
-    """`skip`: of draft & verify; None: none was found. All end drafts as that does."""
-
-    def ended(strategy: str, **options: Any) -> dict[str, Any]:
-        settings = {strategy: options, "adaptive": {"threshold": THRESHOLD}}
-        return {"strategy": strategy, "lookahead": "adaptive", "tree": "chain", "settings": settings}
-
-    own = {ASD: ended("asd", **{**PAPER, **rules}), CALIBRATED: ended("asd")}
-    return {**({DRAFT_VERIFY: ended("fixed", skip=skip)} if skip else {}), **own}
+    """`skip`: of draft & verify; None: none was found."""
+    own = {ASD: _ended("asd", **{**PAPER, **rules}), CALIBRATED: _ended("asd")}
+    return {**({DRAFT_VERIFY: _ended("fixed", skip=skip)} if skip else {}), **own}
 
 
 def _too_few_sets(found: Found, one: Side, _: Side) -> str | None:
@@ -136,7 +137,7 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "rules 1 and 2": {"similarity": 2.0},
     "all three": {},
 }
-METHODS = {name: {"strategy": "asd", "settings": {"asd": {**PAPER, **rules}}} for name, rules in RULES.items()}
+METHODS = {name: _ended("asd", **{**PAPER, **rules}) for name, rules in RULES.items()}
 
 RECIPE = Recipe(
     "asd",

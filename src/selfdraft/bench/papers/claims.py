@@ -167,13 +167,15 @@ def is_larger(
     return _judgement(text, compared, bound, because)
 
 
-def is_above(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
-    """Of any estimate; None: there is none."""
+def is_above(
+    text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "", of: str = "prompts"
+) -> Judgement | None:
+    """Of any estimate; None: there is none. `of`: what was resampled."""
     if found is None:
         return None
     value = f"{label} {found.value:.2f}{unit} [{found.low:.2f}, {found.high:.2f}]"
     against = "" if bound == 1.0 and unit else f", against {bound:g}{unit}"
-    return _judgement(text, found, bound, value + against)
+    return _judgement(text, found, bound, value + against, of)
 
 
 def is_below(text: str, found: Estimate | None, bound: float, label: str, *, unit: str = "") -> Judgement | None:
@@ -214,9 +216,9 @@ def _seed(found: Found, side: Side) -> int:
     return measured.seed if measured else 0
 
 
-def _judgement(text: str, found: Estimate, bound: float, because: str) -> Judgement:
+def _judgement(text: str, found: Estimate, bound: float, because: str, of: str = "prompts") -> Judgement:
     outcome, needed = found.is_above(bound), found.prompts_to_tell(bound)
     if found.is_of_few:
         return Judgement(text, outcome, f"{TOO_FEW}: {because}")
-    told = f"{needed:,} prompts would not tell" if needed == MANY_PROMPTS else f"about {needed:,} prompts would tell"
+    told = f"{needed:,} {of} would not tell" if needed == MANY_PROMPTS else f"about {needed:,} {of} would tell"
     return Judgement(text, outcome, because if outcome is not None else f"{because}; {told}")

@@ -16,7 +16,7 @@ from ...calibrate.fit_once import Fitted
 from ...calibrate.lookahead import DraftCounts, LookaheadFit, LookaheadOptions, Tuned, check_enough
 from ...calibrate.traces import collect
 from ...calibrate.training import LABELS, classifier_hits, f1, static_hits, train
-from ...calibrate.tuning import Candidate, Replay, predicted, rank
+from ...calibrate.tuning import Candidate, predicted, rank, shortlist
 from ...lookahead.disco import Classifier, Disco, artefact_name
 from ...lookahead.oracle import MAX_TOKENS, Oracle
 from ...profiles.contents import most_promising
@@ -38,7 +38,7 @@ DISCO, BY_TV, PERPLEXITY = "DISCO", "DISCO, tv", "ppl SL-opt"
 ORACLE, ORACLE_LENGTH = "oracle", "oracle, told its length"
 FIVE = Candidate("fixed", {"tokens": 5})
 SHORT = (1, 2, 3)
-"""Static lengths that are timed beside those that replay finds best."""
+"""Static lengths that are timed beside those that replay finds best; and how many of these."""
 
 USUAL_LENGTH = 512  # tokens of a text for which what drafts is chosen
 _DRAFT_SHARE = 3.0  # times the seconds of other fits: this one is for all tasks
@@ -139,7 +139,7 @@ def fitted(bench: Workbench, name: str) -> Fitted:
     fitting, held_out = hold_out(own)
     fitting += encode_all(bench, teacher, more_prompts(bench, own)[: max(0, bench.scale.learn - len(fitting))])
     method, num_tokens = draft(bench), longer(bench, 2)
-    num_texts = len(fitting) + (2 + 2 * len(SHORT)) * len(held_out)  # a trace, plainly, and each static length
+    num_texts = len(fitting) + (2 + 3 * len(SHORT)) * len(held_out)  # a trace, plainly, and what is timed
     bench.expect(num_texts, num_tokens, once=f"disco-{teacher}")
     question = {"prompts": digest([*fitting, *held_out]), "tokens": num_tokens, "method": method}
     artefact = bench.once(f"disco-{teacher}", question, lambda: _fit(bench, method, fitting, held_out, num_tokens))
@@ -149,38 +149,38 @@ def fitted(bench: Workbench, name: str) -> Fitted:
 def _fit(
     bench: Workbench, method: Mapping[str, Any], fitting: Sequence[Prompt], held_out: Sequence[Prompt], num_tokens: int
 ) -> dict[str, Any]:
-    """As the profile keeps a classifier, with settings chosen by replay, as those of the other rules are.
+    """As the profile keeps a classifier. Its settings and the best static length, which it is compared with, are chosen
+    by the clock among those that replay finds best; those of the other rules by replay alone.
 
-    The best static length, which all are compared with, is chosen by the clock. `tv`: another classifier, trained by
-    the overlap of both distributions.
+    `tv`: another classifier, trained by the overlap of both distributions.
     """
     progress = LogProgress(bench.say, f"disco, {fitting[0].domain}")
     options = LookaheadOptions(num_tokens, math.inf, MAX_TOKENS)
     work = LookaheadFit(bench.fork(), method, options, progress, bench.say)
     training, validation = work.collect(fitting, "to train with"), work.collect(held_out, "to tune with")
     replay = work.replay(validation, held_out)
-    match, tv = (_tuned(train(training, validation, label), replay) for label in LABELS)
+    match, tv = (train(training, validation, label) for label in LABELS)
+    promising = shortlist(rank("disco", replay, match), len(SHORT))
     lengths = [predicted(Candidate("fixed", {"tokens": length}), replay) for length in SHORT]
     longest = [one for one in rank("fixed", replay)[: len(SHORT)] if one.options["tokens"] not in SHORT]
     counts = DraftCounts.of([*training, *validation])
-    static = Tuned(work.race(lengths[0], [*lengths[1:], *longest], held_out, replay), counts).fastest("fixed")
-    assert static.candidate is not None
+    timed = Tuned(work.race(lengths[0], [*lengths[1:], *longest, *promising], held_out, replay), counts)
+    static, best = timed.fastest("fixed").candidate, timed.fastest("disco").candidate
+    assert static is not None
+    assert best is not None
+    match, tv = replace(match, **best.options), replace(tv, **rank("disco", replay, tv)[0].options)
     return {
         **work.facts(match),
         **match.arrays(),
         "method": dict(method),
         "tv": tv.values(),
         **{f"tv {name}": array for name, array in tv.arrays().items()},
-        "best": {"fixed": dict(static.candidate.options), "perplexity": dict(rank("perplexity", replay)[0].options)},
+        "best": {"fixed": dict(static.options), "perplexity": dict(rank("perplexity", replay)[0].options)},
         "match": counts.kept_share,
         "num_train": len(training),
         "num_train_tokens": sum(map(len, training)),
         "num_validation": len(held_out),
     }
-
-
-def _tuned(classifier: Classifier, replay: Replay) -> Classifier:
-    return replace(classifier, **rank("disco", replay, classifier)[0].options)
 
 
 def classifiers(known: Fitted) -> dict[str, Classifier]:

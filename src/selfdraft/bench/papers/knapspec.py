@@ -23,6 +23,7 @@ from .experiment import Effort, Experiment, Found, Judgement, MainTable, Recipe,
 from .forms import Column, by_arm, curves, formatted, kept
 from .knapspec_states import CORRELATION, LEMMA, MIN_COSINE, STATES, References, num_looked_at, with_references
 from .long_prompts import QUESTION, bare, long_questions
+from .swift_methods import sampled, swift
 from .workbench import Methods, Task, UnitsOf, Workbench, each, why_missing
 
 SWIFT, CLASP, DEL, KNAPSPEC = "SWIFT", "CLaSp", "DEL", "KnapSpec"
@@ -43,13 +44,14 @@ def _knapspec(bench: Workbench, **changed: Any) -> dict[str, Any]:
     return _paired("knapspec", **settings)
 
 
-def _methods(bench: Workbench, *names: str) -> Methods:
-    """Each as KnapSpec's authors have it, whatever planning costs, and drafts end as KnapSpec's do; but for FRUGAL, our
-    default, and CALIBRATED, which chooses among sets that were found beforehand.
+def _methods(bench: Workbench, *names: str, is_sampled: bool = False) -> Methods:
+    """As KnapSpec's authors have them, whatever planning costs, and drafts end as KnapSpec's do; but for DEL, which
+    looks once in 64 rounds (theirs: in each), FRUGAL, our default, and CALIBRATED, with sets that were found
+    beforehand.
     """
     own = {"min_tokens": num_looked_at(bench)}
     known: dict[str, Mapping[str, Any]] = {
-        SWIFT: {"strategy": "swift", "settings": {"swift": {"paper": True}}},
+        SWIFT: sampled(swift()) if is_sampled else swift(),
         CLASP: _paired("clasp", paper=True),
         DEL: _paired("dynamic-exit", budget=1.0, always=True),
         KNAPSPEC: _knapspec(bench),
@@ -115,10 +117,11 @@ REACHED: Sequence[Column] = ("speed-up", TPT, "accepted", "planning", "recording
 
 
 def _main(bench: Workbench, task: Task, **asked: Any) -> Values:
+    methods = partial(_methods, bench, is_sampled=asked["temperature"] > 0)
     if bench.scale.is_quick:
-        return _measure(bench, _methods(bench, SWIFT, CLASP, KNAPSPEC, FRUGAL), task, **asked)
+        return _measure(bench, methods(SWIFT, CLASP, KNAPSPEC, FRUGAL), task, **asked)
     fitted = bench.fit(f"knapspec-{task.name}", _methods(bench, CALIBRATED)[CALIBRATED], task.fitting)
-    return _measure(bench, _methods(bench), task, knows=[fitted], **asked)
+    return _measure(bench, methods(), task, knows=[fitted], **asked)
 
 
 def _main_units(bench: Workbench) -> Iterator[Unit]:

@@ -25,7 +25,7 @@ from ...calibrate.writing import Text, probe_text
 from ...economics import PassCosts, expected_tokens
 from ...engine.engine import Engine
 from ...errors import UnsupportedModelError
-from ...measure.estimate import Estimate, correlation
+from ...measure.estimate import FEW_PROMPTS, Estimate, correlation
 from ...models.checks import relative_error, tolerance_of
 from ...models.decoder import Decoder
 from ...prompts.tokens import encode
@@ -36,7 +36,7 @@ from ...strategies.uniform import spread
 from ...types import Prompt, SkipSet
 from ..charts import Group, Panels, Scatter
 from ..tables import Table
-from .claims import Side, is_above, speedup
+from .claims import TOO_FEW, Side, is_above, speedup
 from .experiment import Experiment, Found, Judgement, Plot, Unit, Values, fewest_prompts
 from .forms import Column, by_arm, kept
 from .workbench import Task, Workbench, each, joined
@@ -178,8 +178,9 @@ def _correlations(found: Found) -> Table:
 def _is_best_predictor(found: Found) -> Iterator[Judgement | None]:
     for other, title in {"tpl": "TPL", "match": "match, the acceptance rate"}.items():
         claim, above = f"TPT is more highly correlated with throughput than {title}", _r(found, "tpt", other)
-        num_prompts = int(fewest_prompts(found) or 0)  # speeds of few prompts are chance, however many sets there are
-        yield is_above(claim, above and replace(above, count=num_prompts), 0.0, "difference of r")
+        made, num_prompts = is_above(claim, above, 0.0, "difference of r", of="sets"), fewest_prompts(found) or 0
+        is_chance = num_prompts < FEW_PROMPTS  # speeds of few prompts, however many sets there are
+        yield replace(made, outcome=None, because=f"{TOO_FEW}: {made.because}") if made and is_chance else made
 
 
 def _correlation_chart(found: Found) -> Plot | None:

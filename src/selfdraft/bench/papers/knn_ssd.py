@@ -210,9 +210,10 @@ def own_sets_are_better(found: Found) -> Iterator[Judgement | None]:
         known = speedup(found, Side(task, name))
         return known.value if known else None
 
-    label, match = "own minus others, mean over tasks", list(gains(lambda task, name: found.get(task, "match", name)))
-    yield is_above("a task's own set meets more of the target's choices than the others' do", mean(match), 0.0, label)
-    yield is_above("a task's own set is faster than the others'", mean(list(gains(speed))), 0.0, label)
+    match = list(gains(lambda task, name: found.get(task, "match", name)))
+    judged = partial(is_above, bound=0.0, label="own minus others, mean over tasks", of="tasks")
+    yield judged("a task's own set meets more of the target's choices than the others' do", mean(match))
+    yield judged("a task's own set is faster than the others'", mean(list(gains(speed))))
 
 
 def every_prompt_is_sent_home(found: Found) -> Judgement | None:
@@ -230,8 +231,12 @@ def most_are_sent(told: str, found: Found, unit: str) -> Judgement | None:
 
 def more_clusters_are_faster(found: Found) -> Judgement | None:
     sides = [Side(name, KNN) for count in units.NUM_CLUSTERS if (name := units.clusters_name(count)) in found.units]
-    text = f"{sides[-1].unit} are faster than {sides[0].unit}" if len(sides) > 1 else ""
-    return is_faster(text, found, sides[-1], sides[0]) if text else None
+    if len(sides) < 2:
+        return None
+    made = is_faster(f"{sides[-1].unit} are faster than {sides[0].unit}", found, sides[-1], sides[0])
+    smallest = min(found.get(sides[-1].unit, "sizes") or [0])
+    few = f"sets were searched on as few as {smallest} prompts"
+    return replace(made, outcome=None, because=f"{few}: {made.because}") if made and smallest < FEW_PROMPTS else made
 
 
 def subtopic_claims(found: Found) -> Iterator[Judgement | None]:

@@ -347,7 +347,7 @@ def math_units(name: str, measure: Callable[[Workbench, Task, Domains], Values])
 
     def units(bench: Workbench) -> list[Unit]:
         count = QUICK_SUBTOPICS if bench.scale.is_quick else NUM_SUBTOPICS
-        num_fit = max(MORE * bench.scale.fit_prompts, 4 * count)
+        num_fit = max(MORE * bench.scale.fit_prompts, 2 * MORE * count)
         task = bench.task("math", max(bench.scale.prompts, FEW_PROMPTS * count), num_fit)
         if task is None:
             return missing_units(bench, ["math"])

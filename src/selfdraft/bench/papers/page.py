@@ -185,7 +185,8 @@ paper has a picture, or words. Rows that would only say that plain decoding is a
 paper's claims stand under the tables. *Confirmed*, *not confirmed*: the interval of the estimate (in brackets: the
 middle 95 % of resampled prompts) is clear of the bound. Methods that took turns on the same prompts are compared
 paired: `ratio` is the speed of one over the other's, prompts resampled with both together. *Inconclusive*: the interval
-holds the bound, or there are fewer than three prompts.
+holds the bound, or there are fewer than three prompts. Where each text ran once, the interval does not hold how much a
+machine's speed differs from one table to the next.
 
 M: tokens that a pass of the whole model brings, its own one included; alpha, accepted: share of the drafted tokens that
 are accepted; r: share of the sub-layers skipped; c: seconds of a draft step over those of a plain token; speed-up:

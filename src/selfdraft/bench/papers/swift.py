@@ -11,7 +11,8 @@ from typing import Any
 
 from ...errors import ProfileError
 from ...measure.records import OFF
-from ...strategies.swift_search import SwiftOptions
+from ...strategies.swift_search import SwiftOptions, evenly, size_of
+from ...types import SkipSet
 from . import swift_methods as shared
 from .claims import Side, at_least, below_formula, denied, faster, is_faster, larger
 from .experiment import Effort, Experiment, Found, Judgement, MainTable, Recipe, Unit, Values
@@ -71,7 +72,8 @@ CODE = "humaneval"
 SAMPLED_SWIFT, COUPLED = "SWIFT, sampled", "SWIFT, coupled"
 ONE, TWO = Side(f"T=0.0 {CODE}", SWIFT), Side(f"T=0.6 {CODE}", SAMPLED_SWIFT)
 SAMPLING: dict[str, Any] = {"temperature": 0.6, "top_p": 0.95}
-SAMPLED: Methods = {SAMPLED_SWIFT: {**accelerating(), "acceptance": "rejection"}, COUPLED: accelerating()}
+DRAWN = shared.sampled(accelerating())
+SAMPLED: Methods = {SAMPLED_SWIFT: {**DRAWN, "acceptance": "rejection"}, COUPLED: DRAWN}
 """With the paper's acceptance, by rejection, and with ours, which keeps the plain text."""
 NO_ACCURACY = "the prompts come without tests, and what a model wrote is never executed here"
 TABLE_3 = Experiment(
@@ -94,17 +96,23 @@ TABLE_3 = Experiment(
 
 NO_STOPPING, NO_SIBLINGS, NO_SEARCH = "w/o early-stopping", "w/o dynamic ver.", "w/o optimization"
 FIXED_LENGTH = {**accelerating()["settings"], "fixed": {"tokens": 25}}
-PARTS: Methods = {
-    SWIFT: accelerating(),
-    NO_STOPPING: {**accelerating(), "lookahead": "fixed", "settings": FIXED_LENGTH},
-    NO_SIBLINGS: {**accelerating(), "tree": "chain"},
-    NO_SEARCH: shared.paired_as_swift("uniform", ratio=0.45),
-}
-"""SWIFT, and without one part each: fixed drafts of its greatest length, no siblings, evenly spaced layers."""
+
+
+def parts(num_layers: int) -> Methods:
+    """SWIFT, and without one part each: fixed drafts of its greatest length, no siblings, the set it begins with."""
+    start = SkipSet.of_numbers(evenly(num_layers, size_of(num_layers, SwiftOptions().ratio)))
+    return {
+        SWIFT: accelerating(),
+        NO_STOPPING: {**accelerating(), "lookahead": "fixed", "settings": FIXED_LENGTH},
+        NO_SIBLINGS: {**accelerating(), "tree": "chain"},
+        NO_SEARCH: shared.paired_as_swift("fixed", skip=str(start)),
+    }
+
+
 TABLE_8 = Experiment(
     "table-8",
-    each([FIRST_TASK], partial(searched, methods=PARTS)),
-    [by_arm(["M", "alpha", "speed-up", "r", "c"], list(PARTS), first="")],
+    each([FIRST_TASK], lambda bench, task: searched(bench, task, parts(bench.engine.runner.num_layers))),
+    [by_arm(["M", "alpha", "speed-up", "r", "c"], [SWIFT, NO_STOPPING, NO_SIBLINGS, NO_SEARCH], first="")],
     [
         faster("stopping early makes it faster", SWIFT, NO_STOPPING),
         faster("siblings make it faster", SWIFT, NO_SIBLINGS),

@@ -37,6 +37,8 @@ USUAL, FEWER, SELDOM = "S, interval", "half of S", "twice the interval"
 PAPER_WINDOW = 32
 PAPER_TOKENS = 512
 """New ones of a text at most, in the analyses and on HumanEval; of a text to search on as well."""
+FIT_PROMPTS = 32
+"""To search on, as the paper's texts never come again; its search looks at the first tokens of each."""
 LONGER = 3
 """Times SWIFT's seconds that Self-SD may search, where there is time."""
 
@@ -50,6 +52,11 @@ def swift(**options: Any) -> Method:
 
 accelerating = partial(swift, max_steps=1)
 """After the search: with what it found, and not a step more. In the paper steps are 0.8 % of the time."""
+
+
+def sampled(method: Method) -> Method:
+    """With the siblings that SWIFT's code has where it samples."""
+    return {**method, "settings": {**method["settings"], "siblings": {"table": "swift"}}}
 
 
 def paired_as_swift(strategy: str, **options: Any) -> Method:
@@ -81,7 +88,9 @@ def swift_fit(bench: Workbench, task: Task, seconds: float | None = None, **opti
     The paper's streams are so long that its search is over soon; here it has time of its own beforehand.
     """
     name = "-".join(["swift-paper", task.name, *(f"{key}-{value}" for key, value in options.items())])
-    return bench.fit(name, swift(**options), task.fitting, seconds, text_tokens=PAPER_TOKENS)
+    more = None if bench.scale.is_quick else bench.task(task.name, num_fit=FIT_PROMPTS)
+    prompts = [prompt for prompt in (more or task).fitting if prompt not in task.measured]
+    return bench.fit(name, swift(**options), prompts, seconds, text_tokens=PAPER_TOKENS)
 
 
 def facts(fitted: Fitted) -> dict[str, Any]:
