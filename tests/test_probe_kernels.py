@@ -12,6 +12,7 @@ from selfdraft.kernels.features import Heads
 from selfdraft.kernels.known import attend_known
 from selfdraft.passes import States
 from selfdraft.strategies import knapsack
+from test_knapsack import MIN_COSINE, RandomNetwork, literal
 
 DTYPE, TOLERANCE = (torch.bfloat16, 1e-2) if HAS_GPU else (torch.float32, 1e-5)
 SHAPES = {
@@ -93,3 +94,21 @@ def test_the_closest_streams_are_those_that_torch_finds(before, after, weight, m
         torch.testing.assert_close(found[0], truth[0].hidden, rtol=0, atol=0)
         torch.testing.assert_close(found[1], truth[1])
         assert torch.equal(found[2], truth[2])
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (5, 1), (3, 4), (2, 5)])
+def test_random_networks_are_solved_by_kernels_as_written(weights: tuple[int, int], monkeypatch) -> None:
+    """As test_knapsack has it, on the device's own path."""
+    monkeypatch.setattr(knapsack, "runs_triton", lambda device: True)
+    network = RandomNetwork(num_sublayers=8)
+    for name in ("embedded", "branches", "is_token"):
+        setattr(network, name, getattr(network, name).to(DEVICE))
+    items = [knapsack.Item((number,), weights[number % 2], number < 2) for number in range(network.num_sublayers)]
+    budget = sum(item.weight for item in items) // 2
+    for seed in range(2):
+        network.redraw(seed)
+        plain = network.unpadded
+        expected = literal(plain, items, budget, MIN_COSINE)
+        found, _ = knapsack.solve(plain, items, budget, MIN_COSINE)
+        assert {one.weight: one.skipped for one in found} == {key: one[0] for key, one in expected.items()}
+        assert [one.cosine for one in found] == pytest.approx([expected[one.weight][1] for one in found], abs=1e-5)

@@ -339,7 +339,7 @@ def drafting(strategy: Swift, num_rounds: int, num_accepted: int, other: Plan | 
         strategy.observe(0, round_of(10, num_accepted, 1e-6, plan=other or plan))
 
 
-OVER = {"phase": "accelerate", "step": 1000}
+OVER = {"phase": "accelerate", "step": 1000, "num_idle": 300}
 
 
 def settled(**options: Any) -> Swift:
@@ -567,7 +567,12 @@ def test_a_state_answers_its_own_question(changed: dict[str, Any]) -> None:
     known = {**alone().state(), **OVER, "skip": "a2,m2"}
     assert alone(known).state()["skip"] == "a2,m2"
     assert alone(known, **changed).state()["step"] == 0
-    assert not alone(known, max_steps=2000).is_settled, "more steps were asked for"
+    assert not alone(known, patience=2000).is_settled, "more steps were asked for"
+    going_on = {**known, "num_idle": 0}
+    assert not alone(going_on).is_settled, "it goes on as long as it improves"
+    assert alone(going_on, max_steps=1000).is_settled
+    as_paper = {**alone(paper=True).state(), **OVER, "num_idle": 0}
+    assert alone(as_paper, paper=True).is_settled, "after 1000 steps"
 
 
 @pytest.mark.parametrize(

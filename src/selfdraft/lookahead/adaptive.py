@@ -1,12 +1,10 @@
 """`adaptive`: `confidence` with a threshold that follows an acceptance target, carried from text to text.
 
 Draft & Verify (arXiv:2309.08168), its adaptive draft exit. The share of a round's draft that is kept, smoothed, is held
-against the target: below it the threshold rises a step, else it falls one, but not after a draft that was as long as it
-may be; it is smoothed, too.
-
-Unlike the authors' code: the threshold begins at 0.8 (their notebooks: 0.6); the smoothed share begins at the target
-and is carried (theirs: 0 in each text); the confidence is that of the best token, not of the drawn one; the target is
-0.9 for all texts (for code theirs is also 0.85).
+against the target: below it the threshold rises a step, else it falls one, but not after the longest drafts; it is
+smoothed, too. Unlike the authors' code: the threshold begins at 0.8 (their notebooks: 0.6), the smoothed share at the
+target and is carried (theirs: 0 in each text); the confidence is the best token's, not the drawn one's; the target is
+0.9 for all texts (theirs for code also 0.85).
 """
 
 from __future__ import annotations

@@ -38,16 +38,13 @@ class Journal:
         version: str,
         writing: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        self._head = {"selfdraft_journal": SCHEMA, "version": version, "name": name, "question": as_json(question)}
+        self.question = as_json(question)
+        self._head = {"selfdraft_journal": SCHEMA, "version": version, "name": name, "question": self.question}
         digest = hashlib.sha256(json.dumps(self._head, sort_keys=True).encode()).hexdigest()[:_DIGEST_LENGTH]
         self._prefix = f"journal-{as_file_name(name)}-"
         self._document = Document(folder / f"{self._prefix}{digest}.json")
         self._writing = writing
         self.done: dict[str, Artefact] = self._read_all()
-
-    @property
-    def question(self) -> Any:
-        return self._head["question"]
 
     def record(self, step: str, result: Artefact) -> None:
         """Keep the result of `step`, beside what another process that asks the same may have kept meanwhile."""

@@ -23,6 +23,7 @@ SNAPSHOTS = (0, 64, 128, 512)
 """Steps at which the set in use is remembered, as the paper shows it."""
 _MIN_RATIO, _RATIO_STEP = 0.1, 0.1
 _PAPER_MIN_RATIO, _PAPER_RATIO_STEP, _PAPER_WINDOW = 0.4, 0.05, 32
+_PAPER_STEPS, _NO_LIMIT = 1000, 10**9
 
 Phase = Literal["optimise", "accelerate"]
 
@@ -48,7 +49,7 @@ class SwiftOptions:
     interval: int = setting(
         25, "every this many steps sizes are compared; under `paper` a candidate is Bayesian", minimum=1
     )
-    max_steps: int = setting(1000, "the most passes to score sets in", minimum=1)
+    max_steps: int = setting(0, "the most passes to score sets in; 0: 1000 under `paper`, else no limit", minimum=0)
     patience: int = setting(300, "end the search after this many without improvement", minimum=1)
     enough: float = setting(0.95, "end the search beyond this matchness", minimum=0.0, maximum=1.0)
     paper: bool = setting(False, "as the paper and its authors' code, whatever candidates, resume, budget, always say")
@@ -67,10 +68,11 @@ class SwiftOptions:
     def rules(self, *, is_recorded: bool) -> SwiftOptions:
         """With `paper` and what depends on the device spelt out."""
         usual: dict[str, Any] = {"window": 256, "candidates": 7} if is_recorded else {"window": 64, "candidates": 4}
-        usual |= {"min_ratio": _MIN_RATIO, "ratio_step": _RATIO_STEP}
+        usual |= {"min_ratio": _MIN_RATIO, "ratio_step": _RATIO_STEP, "max_steps": _NO_LIMIT}
         forced: dict[str, Any] = {}
         if self.paper:
             usual |= {"window": _PAPER_WINDOW, "min_ratio": _PAPER_MIN_RATIO, "ratio_step": _PAPER_RATIO_STEP}
+            usual |= {"max_steps": _PAPER_STEPS}
             forced = {"candidates": 1, "resume": False, "budget": 1.0, "always": True}
         return replace(self, **{name: getattr(self, name) or value for name, value in usual.items()} | forced)
 

@@ -1,7 +1,4 @@
-"""KNN-SSD (arXiv:2505.16162): a skip set for each domain, chosen by the nearest hidden vector.
-
-What is measured is in knn_ssd_units.py; here is how it is shown: tables, claims, charts, and the experiments.
-"""
+"""KNN-SSD (arXiv:2505.16162), a skip set for each domain: how what knn_ssd_units.py measures is shown and judged."""
 
 from __future__ import annotations
 
@@ -137,9 +134,8 @@ def percent_of_time(length: int, found: Found, unit: str) -> Estimate | None:
 def subtopic_table(found: Found) -> Table:
     points = found.get(MATH_VECTORS, "points") or {}
     first = "subtopic" if found.get(MATH_VECTORS, "is_labelled") else "cluster"
-    return Table(
-        "vectors", [first, *points], [["prompts", *(str(len(own)) for own in points.values())]] if points else []
-    )
+    rows = [["prompts", *(str(len(own)) for own in points.values())]] if points else []
+    return Table("vectors", [first, *points], rows)
 
 
 def routes_cell(found: Found, unit: str, arm: str) -> str:
@@ -210,10 +206,13 @@ def own_sets_are_better(found: Found) -> Iterator[Judgement | None]:
         known = speedup(found, Side(task, name))
         return known.value if known else None
 
-    match = list(gains(lambda task, name: found.get(task, "match", name)))
-    judged = partial(is_above, bound=0.0, label="own minus others, mean over tasks", of="tasks")
-    yield judged("a task's own set meets more of the target's choices than the others' do", mean(match))
-    yield judged("a task's own set is faster than the others'", mean(list(gains(speed))))
+    better = "a task's own set meets more of the target's choices than the others' do"
+    values = {
+        better: lambda *of: found.get(of[0], "match", of[1]),
+        "a task's own set is faster than the others'": speed,
+    }
+    for text, value in values.items():
+        yield is_above(text, mean(list(gains(value))), 0.0, "own minus others, mean over tasks", of="tasks")
 
 
 def every_prompt_is_sent_home(found: Found) -> Judgement | None:
@@ -234,9 +233,9 @@ def more_clusters_are_faster(found: Found) -> Judgement | None:
     if len(sides) < 2:
         return None
     made = is_faster(f"{sides[-1].unit} are faster than {sides[0].unit}", found, sides[-1], sides[0])
-    smallest = min(found.get(sides[-1].unit, "sizes") or [0])
-    few = f"sets were searched on as few as {smallest} prompts"
-    return replace(made, outcome=None, because=f"{few}: {made.because}") if made and smallest < FEW_PROMPTS else made
+    few = min(found.get(sides[-1].unit, "sizes") or [0])
+    told = f"a cluster has {few} prompts: "
+    return replace(made, outcome=None, because=told + made.because) if made and few < FEW_PROMPTS else made
 
 
 def subtopic_claims(found: Found) -> Iterator[Judgement | None]:
