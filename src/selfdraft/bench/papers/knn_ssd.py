@@ -28,8 +28,7 @@ FIRST, LAST, ALL, BY_SEARCH = STREAMS[0], STREAMS[-1], "all", [units.PAPERS_SEAR
 LENGTHS = {128: 2.5, 512: 0.77, 1024: 0.41}
 """New tokens -> percent of the time that the paper's decision takes."""
 QUICKER = "deciding takes a smaller share of the time than the paper's"
-NO_STRUCTURE = 0.25
-"""Groups whose silhouette is no larger do not stand apart, by the usual reading."""
+NO_STRUCTURE = 0.25  # groups whose silhouette is no larger do not stand apart, by the usual reading
 MATCH = ("match", kept(".3f", "match"))
 SIZES = ("prompts in each", lambda found, unit, arm: ", ".join(map(str, found.get(unit, "sizes"))))
 
