@@ -288,17 +288,17 @@ def test_another_size_must_promise_noticeably_more() -> None:
 def test_what_would_not_pay_even_if_it_missed_half_is_hopeless(match: float, is_hopeless: bool) -> None:
     for always in (False, True):
         search = begun(candidates=20, always=always)
-        go_on(search, 20, lambda point: match)
+        go_on(search, 20, lambda point: match if point else 1.0)
         assert search.is_hopeless == (is_hopeless and not always)
 
 
 def test_there_is_hope_until_all_sizes_were_compared() -> None:
     search = begun(candidates=20)
     while search.is_growing:
-        go_on(search, search.step + 1, lambda point: 0.0)
+        go_on(search, search.step + 1, lambda point: float(not point))
         assert not search.is_hopeless
     assert not search.can_pay, "but nothing drafts yet"
-    go_on(search, search.step + 1, lambda point: 0.0)
+    go_on(search, search.step + 1, lambda point: float(not point))
     assert search.is_hopeless
 
 
@@ -308,6 +308,16 @@ def test_no_set_is_larger_than_allowed(ratio: float) -> None:
     go_on(search, 60, lambda point: 1.0)
     assert {size: len(kept.point) for size, kept in search.kept.items()} == {size: size for size in search.sizes}
     assert max(search.sizes) <= ratio * len(UNIVERSE)
+
+
+@pytest.mark.parametrize("whole", [1.0, 0.6])
+def test_sub_layers_go_until_half_of_what_the_whole_model_meets_is_left(whole: float) -> None:
+    """Of tokens that were drawn it does not meet all."""
+    search = begun(candidates=20)
+    go_on(search, 2, lambda point: whole * (1 - 0.05 * len(point)))
+    while search.is_growing:
+        go_on(search, search.step + 1, lambda point: whole * (1 - 0.05 * len(point)))
+    assert max(search.kept) == 12 < max(search.sizes)
 
 
 def test_after_a_rest_how_drafts_fared_is_forgotten() -> None:

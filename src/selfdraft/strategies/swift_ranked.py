@@ -28,7 +28,9 @@ GAIN = 0.03
 _DROPPED = 2
 """Sub-layers that go in one step."""
 _LEAST_MATCH = 0.5
-"""Of a set; nothing more is dropped then."""
+"""Of a set, over that of the whole model, which meets fewer of a text's tokens where they were drawn; nothing more is
+dropped then.
+"""
 _KNOWN_TOKENS, _KNOWN_BEFORE = 384, 64
 """Matchness is told by about this many tokens; that of a changed set by this many of those before it was taken."""
 
@@ -61,6 +63,7 @@ class Ranked(Optimisation):
         self.sizes = sorted({size_of(num_layers, ratio) for ratio in ratios} - {0})
         self.failures = 1.0
         self.kept: dict[int, Kept] = {}
+        self._whole = Kept(frozenset(), 1.0)
         self._size: int | None = None
         self._losses: dict[int, float] = {}
         self._path: Point = frozenset()  # dropped so far
@@ -133,11 +136,12 @@ class Ranked(Optimisation):
     # ------------------------------------------------------------------------------------------------ what it means
 
     def _judge(self, points: Sequence[Point], found: Matched, num_fresh: int) -> float | None:
-        if self._unranked:
-            self._losses.update(zip((number for point in points for number in point), _lost(found), strict=True))
-            return None
         fresh = found.hits[:, found.hits.shape[1] - num_fresh :] if num_fresh else found.hits
         matches: list[float] = fresh.double().mean(1).tolist()
+        if self._unranked:
+            self._losses.update(zip((number for point in points for number in point), _lost(found), strict=True))
+            self._whole.look(matches[0], fresh.shape[1])
+            return None
         if self.is_growing:
             self._drop(points, found, matches[0], num_fresh)
         elif self._is_reviewing:
@@ -156,7 +160,8 @@ class Ranked(Optimisation):
         scored = [next(iter(point - self._path)) for point in points[1:]]
         for number, lost in zip(scored, _lost(found), strict=True):
             self._losses[number] = (self._losses[number] + lost) / 2
-        self._is_grown = len(self._path) >= self.sizes[-1] or (bool(self.kept) and match < _LEAST_MATCH)
+        is_poor = match < _LEAST_MATCH * self._whole.matchness
+        self._is_grown = len(self._path) >= self.sizes[-1] or (bool(self.kept) and is_poor)
         if not self._is_grown:
             count = min(_DROPPED, min(size for size in self.sizes if size > len(self._path)) - len(self._path))
             self._path |= set(sorted(scored, key=self._price)[:count])
@@ -225,6 +230,7 @@ class Ranked(Optimisation):
             "losses": {str(number): lost for number, lost in self._losses.items()},
             "path": text_of(self._path),
             "is_grown": self._is_grown,
+            "whole": self._whole.to_json(),
             "kept": {str(size): kept.to_json() for size, kept in self.kept.items()},
             "size": self._size,
             "last_review": self._last_review,
@@ -235,10 +241,8 @@ class Ranked(Optimisation):
     def restore(self, state: Mapping[str, Any]) -> None:
         self._losses = {int(number): float(lost) for number, lost in state["losses"].items()}
         self._path, self._is_grown = self._point(state["path"]), bool(state["is_grown"])
-        self.kept = {
-            int(size): Kept(self._point(kept["skip"]), float(kept["matchness"]), int(kept["num_known"]))
-            for size, kept in state["kept"].items()
-        }
+        self._whole = self._kept_of(state["whole"])
+        self.kept = {int(size): self._kept_of(kept) for size, kept in state["kept"].items()}
         self._size, self._last_review = (
             None if value is None else int(value) for value in (state["size"], state["last_review"])
         )
@@ -248,6 +252,9 @@ class Ranked(Optimisation):
         self.can_pay = not self.is_hopeless
         super().restore(state)
         self.is_over |= not self.sizes
+
+    def _kept_of(self, kept: Mapping[str, Any]) -> Kept:
+        return Kept(self._point(kept["skip"]), float(kept["matchness"]), int(kept["num_known"]))
 
 
 def _lost(found: Matched) -> list[float]:
