@@ -16,8 +16,8 @@ from selfdraft.bench.papers.claims import Side
 from selfdraft.bench.papers.experiment import Found, Judgement
 from selfdraft.bench.papers.page import Section, as_text
 from selfdraft.bench.papers.swift import RECIPE
-from selfdraft.bench.papers.swift_methods import drafted_alike, self_sd_fit, swift_fit
-from selfdraft.bench.papers.workbench import Workbench
+from selfdraft.bench.papers.swift_methods import drafted_alike, self_sd_fit, swift_fit, to_search_on
+from selfdraft.bench.papers.workbench import WHOLE, Workbench
 from selfdraft.calibrate.fit_session import EngineKit
 from selfdraft.measure.figures import Measured
 from selfdraft.measure.records import OFF, Machine, Record
@@ -118,6 +118,19 @@ def test_searches_are_kept(bench: Workbench, sections: dict[str, Section], monke
     assert self_sd_fit(bench, CNN, task.fitting)["skip"], "Self-SD drafts, whatever plain decoding is worth"
     with pytest.raises(pytest.fail.Exception):
         swift_fit(bench, task, window=8)
+
+
+def test_all_tables_search_on_the_same_prompts_and_measure_others(tmp_path: Path) -> None:
+    bench = new_bench(tmp_path, {"summarise": ["a" * n for n in range(1, 61)]}, replace(WHOLE, asked=("tokens",)))
+    searched = set()
+    for experiment in (swift.TABLE_2, swift.TABLE_8):
+        own = bench.for_experiment(swift.RECIPE, experiment)
+        task = own.task(CNN)
+        assert task is not None
+        prompts = to_search_on(own, task)
+        assert not {prompt.id for prompt in task.measured} & {prompt.id for prompt in prompts}
+        searched.add(tuple(prompt.id for prompt in prompts))
+    assert [len(ids) for ids in searched] == [30], "half of them: as many as there may be"
 
 
 # ---------------------------------------------------------------------------------------------------------- methods

@@ -7,10 +7,10 @@ With layers counted from 1 to L, and C_l the mean cosine of the prompt's hidden 
 - attention and MLP (feed-forward block) of every m-th layer are skipped (rule 1),
 - the last n layers are kept in both cases (rule 2).
 
-The similarities come with the prefill; nothing is computed twice. Ours: `selfdraft calibrate` finds the similarity, m
-and n that promise most for the model (the paper's: 0.985, 3, 2, the latter as far as its table 2 can be read), and
-where rounds that draft turn out slower than plain ones nothing is drafted. As the paper: `similarity=0.985 every=3
-last=2 always=true`.
+The similarities come with the prefill, of all tokens but the last; nothing is computed twice. Ours: `selfdraft
+calibrate` finds the similarity, m and n that promise most for the model (the paper's: 0.985, 3, 2, the latter as far as
+its table 2 can be read), and where rounds that draft turn out slower than plain ones nothing is drafted. As the paper:
+`similarity=0.985 every=3 last=2 always=true`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ VANILLA, PARALLEL, LOOKAHEAD = "Vanilla", "Parallel", "Lookahead"
 POOL: Mapping[str, Any] = {"strategy": "uniform", "drafter": "ngram-pool"}
 JACOBI: Methods = {PARALLEL: {**POOL, "settings": {"ngram-pool": {"window": 0}}}, LOOKAHEAD: POOL}
 """Guesses of the model itself: the last pass's words (parallel decoding), and a pool of n-grams (Lookahead)."""
+NO_LOOKUP, NO_BRANCHES = "SWIFT, ours, no lookup", {"siblings": {"lookup": 0}}
+TEXT_ARMS = (*JACOBI, SWIFT, OURS, NO_LOOKUP)
 TEXT_TOKENS = {"cnn-dm": 64, "gsm8k": 64, "tinystories": 128}
 """New ones of a text at most, in the paper."""
 
@@ -37,22 +39,27 @@ def text(bench: Workbench, task: Task) -> Values:
 
 
 def ours(bench: Workbench, task: Task) -> Values:
-    """`swift` as it is by default, after a search of its own; of texts as long as the paper's others."""
+    """`swift` as it is by default, after a search of its own, with and without branches that are looked up in the text;
+    of texts as long as the paper's others.
+    """
     method, tokens = {"strategy": "swift"}, min(bench.scale.tokens, TEXT_TOKENS.get(task.name, bench.scale.tokens))
-    fitted = bench.fit(f"swift-{task.name}", method, task.fitting, text_tokens=shared.PAPER_TOKENS)
-    return {**bench.measure(task, {OURS: method}, knows=[fitted], tokens=tokens), "search": shared.facts(fitted)}
+    methods: Methods = {OURS: method, NO_LOOKUP: {**method, "settings": NO_BRANCHES}}
+    prompts = shared.to_search_on(bench, task)
+    fitted = bench.fit(f"swift-{task.name}", method, prompts, text_tokens=shared.PAPER_TOKENS)
+    return {**bench.measure(task, methods, knows=[fitted], tokens=tokens), "search": shared.facts(fitted)}
 
 
 TABLE_2 = Experiment(
     "table-2",
     joined(each(list(TEXT_TOKENS), text), each(list(TEXT_TOKENS), ours, "ours ")),
-    [by_arm(["M", "alpha", "tokens/s", "speed-up"], {OFF: VANILLA, **{arm: arm for arm in (*JACOBI, SWIFT, OURS)}})],
+    [by_arm(["M", "alpha", "tokens/s", "speed-up"], {OFF: VANILLA, **{arm: arm for arm in TEXT_ARMS}})],
     [
         faster("SWIFT is faster than plain decoding on {task}", SWIFT),
         faster("SWIFT is faster than Lookahead on {task}", SWIFT, LOOKAHEAD),
         larger("SWIFT's M is above Lookahead's on {task}", "M", SWIFT, LOOKAHEAD),
         faster("Lookahead is faster than plain decoding on {task}", LOOKAHEAD),
         denied(faster("Parallel is not faster than plain decoding on {task}", PARALLEL)),
+        faster("branches looked up in the text make SWIFT, ours, faster on {task}", OURS, NO_LOOKUP),
     ],
 )
 TABLE_4 = Experiment(

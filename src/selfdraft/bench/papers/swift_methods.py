@@ -38,7 +38,6 @@ PAPER_WINDOW = 32
 PAPER_TOKENS = 512
 """New ones of a text at most, in the analyses and on HumanEval; of a text to search on as well."""
 FIT_PROMPTS = 32
-"""To search on, as the paper's texts never come again; its search looks at the first tokens of each."""
 LONGER = 3
 """Times SWIFT's seconds that Self-SD may search, where there is time."""
 
@@ -82,15 +81,19 @@ def self_sd(name: str, skip: str | None) -> dict[str, Method]:
 # ---------------------------------------------------------------------------------------------------------- fits
 
 
+def to_search_on(bench: Workbench, task: Task) -> list[Prompt]:
+    """Many, as the paper's texts never come again."""
+    more = None if bench.scale.is_quick else bench.task(task.name, num_fit=FIT_PROMPTS)
+    return [prompt for prompt in (more or task).fitting if prompt not in task.measured]
+
+
 def swift_fit(bench: Workbench, task: Task, seconds: float | None = None, **options: Any) -> Fitted:
     """SWIFT as its paper has it, after some seconds of other texts of the task; `options`: of the strategy.
 
     The paper's streams are so long that its search is over soon; here it has time of its own beforehand.
     """
     name = "-".join(["swift-paper", task.name, *(f"{key}-{value}" for key, value in options.items())])
-    more = None if bench.scale.is_quick else bench.task(task.name, num_fit=FIT_PROMPTS)
-    prompts = [prompt for prompt in (more or task).fitting if prompt not in task.measured]
-    return bench.fit(name, swift(**options), prompts, seconds, text_tokens=PAPER_TOKENS)
+    return bench.fit(name, swift(**options), to_search_on(bench, task), seconds, text_tokens=PAPER_TOKENS)
 
 
 def facts(fitted: Fitted) -> dict[str, Any]:
