@@ -233,7 +233,7 @@ def more_clusters_are_faster(found: Found) -> Judgement | None:
         return None
     made = is_faster(f"{sides[-1].unit} are faster than {sides[0].unit}", found, sides[-1], sides[0])
     few = min(found.get(sides[-1].unit, "sizes") or [0])
-    told = f"a cluster has {few} prompts: "
+    told = f"prompts in the smallest cluster: {few}; "
     return replace(made, outcome=None, because=told + made.because) if made and few < FEW_PROMPTS else made
 
 
