@@ -61,7 +61,7 @@ BUDGETS = {
     "measure": 1627,
     "calibrate": 1792,
     "bench": 2185,
-    "bench/papers": 5094,
+    "bench/papers": 5092,
     "serve": 2500,
     "integrations": 700,
     "cli": 3866,

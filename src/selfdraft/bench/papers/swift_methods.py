@@ -35,11 +35,9 @@ SWIFT, OURS, SELF_SD = "SWIFT", "SWIFT, ours", "Self-SD"
 FIRST_TASK = "cnn-dm"
 USUAL, FEWER, SELDOM = "S, interval", "half of S", "twice the interval"
 PAPER_WINDOW = 32
-PAPER_TOKENS = 512
-"""New ones of a text at most, in the analyses and on HumanEval; of a text to search on as well."""
+PAPER_TOKENS = 512  # new ones of a text at most, in the analyses and on HumanEval; of a text to search on as well
 FIT_PROMPTS = 32
-LONGER = 3
-"""Times SWIFT's seconds that Self-SD may search, where there is time."""
+LONGER = 3  # times SWIFT's seconds that Self-SD may search, where there is time
 
 # ------------------------------------------------------------------------------------------------------- methods
 
@@ -88,9 +86,9 @@ def to_search_on(bench: Workbench, task: Task) -> list[Prompt]:
 
 
 def swift_fit(bench: Workbench, task: Task, seconds: float | None = None, **options: Any) -> Fitted:
-    """SWIFT as its paper has it, after some seconds of other texts of the task; `options`: of the strategy.
+    """SWIFT as its paper has it, whose streams are so long that its search is over soon: here it searches beforehand.
 
-    The paper's streams are so long that its search is over soon; here it has time of its own beforehand.
+    `seconds`: other than those of the scale; `options`: of the strategy.
     """
     name = "-".join(["swift-paper", task.name, *(f"{key}-{value}" for key, value in options.items())])
     return bench.fit(name, swift(**options), to_search_on(bench, task), seconds, text_tokens=PAPER_TOKENS)
