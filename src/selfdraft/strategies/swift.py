@@ -10,7 +10,7 @@ them: int(2 (L - 2) r) sub-layers, 3/5/8/10 candidates (when it samples 1/3/5/10
 - the evenly spaced layers are as many as candidates have, and are scored first; theirs are half of all, and the first
   candidate that matches anything takes their place;
 - no set is scored twice, and the Gaussian process of Bayesian optimisation is one over sets;
-- the ratio is lowered at most every 100 steps, by 0.05, down to 0.4; the paper has no rule, its code never lowers it;
+- the ratio is lowered at most every 100 steps, by 0.05, down to 0.4: the paper does not say how, its code never does;
 - drafts go by the confidence of the best token, not of the drawn one, and trees end at 62 tokens (31 unrecorded).
 
 Ours, as long as `paper` is not set:
