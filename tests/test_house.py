@@ -45,15 +45,15 @@ LEVELS = (
 
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
-    "economics": 172,
+    "economics": 177,
     "kernels": 3550,
     "models": 2605,
     "models/gpu": 3250,
     "models/cpu": 450,
     "models/load": 965,
-    "profiles": 1000,
+    "profiles": 1009,
     "drafters": 850,
-    "strategies": 4170,
+    "strategies": 4195,
     "lookahead": 903,
     "trees": 150,
     "engine": 4670,
@@ -64,7 +64,7 @@ BUDGETS = {
     "bench/papers": 5092,
     "serve": 2500,
     "integrations": 700,
-    "cli": 3866,
+    "cli": 3869,
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 

@@ -30,6 +30,7 @@ from selfdraft.cli.main import main
 from selfdraft.engine.prefill import PREFILL_CHUNK
 from selfdraft.passes import PassRequest
 from selfdraft.profiles.profile import Artefact
+from selfdraft.profiles.searches import SURE
 from selfdraft.profiles.store import Store
 from selfdraft.registry import options_for, resolve
 from selfdraft.strategies.anchors import (
@@ -42,7 +43,6 @@ from selfdraft.strategies.anchors import (
     vector_of,
 )
 from selfdraft.strategies.domains import MAX_SAMPLES
-from selfdraft.strategies.kept_sets import MAX_SETS
 from selfdraft.strategies.kmeans import choose_count, kmeans, normalised
 from selfdraft.strategies.knn import Knn
 from selfdraft.strategies.prune import Prune, num_fitting
@@ -204,11 +204,7 @@ def test_each_domain_gets_its_own_set(fitted: Artefact) -> None:
     assert (first["high"]["skip"], first["high"]["match"]) == ("m1", 0.9)
     general = {point["skip"]: point["match"] for point in fitted.values["general"]["frontier"]}
     assert [*general] not in [[point["skip"] for point in domain["found"]["frontier"]] for domain in domains.values()]
-    for domain in domains.values():
-        others = {point["skip"]: point["match"] for point in domain["found"]["others"]}
-        assert 3 <= len(others) <= MAX_SETS
-        assert general.keys() >= others.keys()
-        assert any(general[skip] != match for skip, match in others.items()), "judged on the domain's own texts"
+    assert {name: domain["found"]["surety"] for name, domain in domains.items()} == {"low": 1.0, "high": 1.0}
     assert {name: domain["num_vectors"] for name, domain in domains.items()} == {"low": 6, "high": 6}, (
         "a quarter is out"
     )
@@ -418,8 +414,8 @@ def test_limits_of_a_fit(told: list[tuple[str, ...]], how: str) -> None:
     found = content(calibrate(new_engine(), prompts_of("low", "high", each=9), ["knn"], options))
     assert [one["num_vectors"] for one in found["domains"]] == [5, 5]
     assert found["anchor_domains"].tolist() == [0, 0, 1, 1]
-    assert [len(asked) for asked in told] == [3, 3, 3]
-    assert [name.split("-")[0] for name in told[0]] == ["low", "high", "low"]
+    assert [len(asked) for asked in told] == [8, 3, 3], "all that did not judge what it finds"
+    assert [name.split("-")[0] for name in told[0]] == ["low", "high"] * 4
     assert len(found["samples"]) == 10 <= 2 * MAX_SAMPLES
     low = unpack(found)[0]
     samples = low.samples.astype(np.float32)
@@ -510,16 +506,15 @@ def test_what_the_budget_ended_goes_on(told: list[tuple[str, ...]], monkeypatch:
     assert told == [*told[:3], told[1], told[1]]
 
 
-def test_a_domain_without_a_set_of_its_own_has_those_of_all(fitted: Artefact) -> None:
-    """Whichever serves it best."""
-    nothing = {"skip": "", "lost": 0.0, "match": 1.0}
-    others = [{"skip": skip, "lost": 0.1, "match": match} for skip, match in (("m1", 0.1), ("m2", 0.9))]
+@pytest.mark.parametrize("surety", [0.8, 0.95])
+def test_sets_of_all_draft_where_own_ones_are_not_surely_better(fitted: Artefact, surety: float) -> None:
     low, high = fitted.values["domains"]
-    found = {**low, "found": {"frontier": [nothing], "others": others}}
-    engine = engine_with({**fitted.content, "domains": [found, high]}, settings=ALWAYS)
+    found = {**low, "found": {**low["found"], "surety": surety}}
+    general = {"frontier": [{"skip": "m1", "lost": 0.1, "match": 0.9}]}
+    engine = engine_with({**fitted.content, "domains": [found, high], "general": general}, settings=ALWAYS)
     generation = engine.generate([*tokens_of("low", 50)], max_new_tokens=24)
     assert generation.report["domain"] == "low"
-    assert skips(generation) == {SkipSet.parse("m2")}
+    assert (skips(generation) == {SkipSet.parse("m1")}) is (surety < SURE)
     assert generation.tokens == engine.generate([*tokens_of("low", 50)], strategy="off", max_new_tokens=24).tokens
 
 

@@ -124,6 +124,15 @@ class TestShow:
         assert "by measured seconds" in found
         assert "not searched yet" in found
 
+    def test_domains_that_draft_with_the_general_sets(self) -> None:
+        values = searched.knn(2).values
+        first, second = values["domains"]
+        unsure = {**first, "found": {**first["found"], "surety": 0.4}}
+        found = shown(knn=Artefact({**values, "domains": [unsure, second]}))
+        assert f"  {first['name']} +" in found
+        assert f"  {second['name']} +" not in found
+        assert "(+ drafts with the general sets: its own, shown here, do not surely serve it better)" in found
+
     def test_a_search(self) -> None:
         texts = [{**TEXT, "num_tokens": 30, "phase": "optimise"}] * 2
         found = shown(swift=Artefact({**STATE, "texts": texts, "steps": []}))

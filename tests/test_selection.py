@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from learned import FRONTIER, knowledge, latency, profile
@@ -28,7 +29,7 @@ from selfdraft.strategies.failures import Failures
 from selfdraft.strategies.knapsack import solve
 from selfdraft.strategies.knapspec import KnapSpec, acceptances, items, networks, paper_choice, plan_seconds
 from selfdraft.strategies.matching import choices
-from selfdraft.strategies.prune import KNOWN_LENGTHS, Prune
+from selfdraft.strategies.prune import KNOWN_LENGTHS, Prune, share_faster
 from selfdraft.strategies.replanning import Account
 from selfdraft.types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
 from test_knapsack import TEXT, probe_of, zeroed
@@ -446,6 +447,18 @@ def test_an_exit_that_must_draft_does_so_in_short_texts() -> None:
 
 def prune(fit: LatencyFit | None = None, **options: Any) -> Prune:
     return Prune(Prune.Options(**options), knowledge(NUM_LAYERS, fit))
+
+
+def test_how_surely_sets_are_faster_is_told_by_resampled_texts() -> None:
+    """By hand: of two texts both are drawn in half of the cases, and each twice in a quarter."""
+    costs, alike = latency(num_layers=NUM_LAYERS).at(512), [SkipSet.parse(text) for text in ("m1", "m2")]
+    num_tokens = np.array([100, 100])
+    cases = {((90, 80), (90, 80)): 1.0, ((80, 90), (80, 90)): 0.0, ((80, 80), (80, 80)): 0.0}
+    cases |= {((90, 80), (80, 85)): 0.75, ((90, 80), (70, 85)): 0.25}
+    for hits, share in cases.items():
+        assert share_faster(alike, np.array(hits), num_tokens, costs) == pytest.approx(share, abs=0.06), hits
+    cheaper = [SkipSet.parse(text) for text in ("a1-2,m1-2", "m1")]
+    assert share_faster(cheaper, np.array([(80, 80), (80, 80)]), num_tokens, costs) == 1.0
 
 
 def plan_of(strategy: Prune, length: int = 100, steps: Sequence[StepRecord] = ()) -> Plan:

@@ -140,6 +140,11 @@ class PassCosts:
         plain = self.plain if rows == 1 else self.verify(1, rows)
         return np.hstack((np.full((len(skips), 1), plain), drafting + verifying))
 
+    def hoped(self, skip: SkipSet, matches: Sequence[float] | Array) -> Array:
+        """[matches]: tokens per second of usual drafts, before any was seen to fail."""
+        acceptances = 1 - HOPE * (1 - np.asarray(matches))
+        return np.asarray(speed_table(acceptances, self.rounds([skip], USUAL_DRAFTED))[:, USUAL_DRAFTED])
+
     def speeds(self, acceptance: float, skip: SkipSet, max_drafted: int = MAX_DRAFTED) -> Array:
         """[lengths from 0 on]: tokens per second of rounds that draft N tokens."""
         return np.asarray(speed_table([acceptance], self.rounds([skip], max_drafted))[0])

@@ -206,7 +206,8 @@ def _domain_strip(one: KnownDomain, is_general: bool) -> Strip:
     told = {"predicted": found.predicted, "measured": found.measured}
     facts = [f"match {found.match:.1%}"] if found.match is not None else []
     facts += [f"{name} {value:.2f}x" for name, value in told.items() if value is not None]
-    plainly = "decodes plainly; best set:\n" if one.is_outdone else ""
+    instead = "decodes plainly" if one.is_outdone else "" if one.has_own else "drafts as strangers do"
+    plainly = f"{instead}; best set:\n" if instead else ""
     return Strip(found.skip, left, f"{plainly}{_counts(found.skip)}\n{'   '.join(facts)}")
 
 

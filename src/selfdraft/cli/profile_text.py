@@ -169,6 +169,8 @@ def _knn_text(values: Mapping[str, Any], where: Where) -> str:
         f"  (nearest anchor by {found.feature} vectors; skip sets by {found.search}, after {where.num_context} tokens)"
     )
     lines = [_table(header, [_domain_row(one) for one in found.rows]), note]
+    if not all(one.has_own for one in found.rows):
+        lines.append("  (+ drafts with the general sets: its own, shown here, do not surely serve it better)")
     if any(one.is_outdone for one in found.rows):
         lines.append("  (* decodes plainly, which promises more than the best set that was found, shown here)")
     return "\n".join(lines)
@@ -180,7 +182,7 @@ def _domain_row(one: KnownDomain) -> tuple[str, ...]:
         figures = (_instead_of_a_set(one), "-", "-", "-")
     else:
         figures = (_counts(found.skip), cell(found.match, ".1%"), times(found.predicted), times(found.measured))
-    name = f"  {one.name}{' *' if one.is_outdone else ''}"
+    name = f"  {one.name}{'' if one.has_own else ' +'}{' *' if one.is_outdone else ''}"
     return (name, cell(one.num_vectors, "d"), cell(one.threshold, ".3f"), *figures)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..economics import HOPE, USUAL_DRAFTED, LatencyFit, PassCosts, speed_table
+from ..economics import LatencyFit, PassCosts, speed_table
 from ..errors import ProfileError
 from ..types import FrontierPoint, SkipSet
 from .profile import Profile
@@ -120,9 +120,10 @@ def choice(points: Sequence[FrontierPoint], fit: LatencyFit, num_context: int) -
     drafting = [point for point in points if point.skip]
     if not drafting:
         return SkipSet()
-    hopes, rounds = [1 - HOPE * (1 - point.match) for point in drafting], fit.about(num_context).rounds
-    plain, speeds = speed_table(hopes, rounds([point.skip for point in drafting]))[:, [0, USUAL_DRAFTED]].T
-    return drafting[int(speeds.argmax())].skip if speeds.max() > plain[0] else SkipSet()
+    costs = fit.about(num_context)
+    speeds = {point.skip: float(costs.hoped(point.skip, [point.match])[0]) for point in drafting}
+    best = max(speeds, key=lambda skip: speeds[skip])
+    return best if speeds[best] > 1 / costs.plain else SkipSet()
 
 
 @contextlib.contextmanager

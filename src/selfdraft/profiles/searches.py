@@ -10,6 +10,9 @@ from ..economics import LatencyFit
 from ..types import FrontierPoint, SkipSet
 from .contents import KnownSet, choice, most_promising
 
+SURE = 0.9
+"""That a domain's own sets serve it better than those of all."""
+
 
 @dataclass(frozen=True)
 class TimedSet:
@@ -41,7 +44,7 @@ def _timed_set(kept: Mapping[str, Any]) -> TimedSet:
 
 @dataclass(frozen=True)
 class KnownDomain:
-    """The set that promises most of those that a search found for one domain.
+    """The set that promises most of those that a search found for one domain; `has_own`: it drafts its texts.
 
     An empty set: plain decoding was fastest. None: nothing was searched yet, or it takes measured seconds to say which.
     """
@@ -49,6 +52,7 @@ class KnownDomain:
     name: str
     found: KnownSet | None
     is_searched: bool = True
+    has_own: bool = True
     is_outdone: bool = False  # plain decoding promises more
     num_vectors: int | None = None
     threshold: float | None = None  # less similar prompts are strangers
@@ -87,12 +91,18 @@ def read_domains(values: Mapping[str, Any], where: Where) -> KnownDomains:
     domains = []
     for kept in values["domains"]:
         num_vectors, threshold = int(kept["num_vectors"]), float(kept["threshold"])
+        is_own = has_own(kept["found"])
         found = _found(str(kept["name"]), kept["found"], where)
-        domains.append(replace(found, num_vectors=num_vectors, threshold=threshold))
+        domains.append(replace(found, num_vectors=num_vectors, threshold=threshold, has_own=is_own))
     if not domains:
         raise ValueError("there is no domain")
     general = _found("general", values["general"], where)
     return KnownDomains(domains, general, str(values["feature"]), str(values["search"]), where.num_context)
+
+
+def has_own(found: Mapping[str, Any]) -> bool:
+    """Whether a domain drafts with what its own search found, and not as texts of no domain do."""
+    return float(found.get("surety", 1.0)) >= SURE
 
 
 def _found(name: str, found: Mapping[str, Any], where: Where) -> KnownDomain:
@@ -109,8 +119,7 @@ def _found(name: str, found: Mapping[str, Any], where: Where) -> KnownDomain:
 
 
 def _on_frontier(name: str, found: Mapping[str, Any], where: Where) -> KnownDomain:
-    kept = (*found["frontier"], *found.get("others", ()))
-    points = {point.skip: point for point in map(FrontierPoint.from_json, kept) if point.skip}
+    points = {point.skip: point for point in map(FrontierPoint.from_json, found["frontier"]) if point.skip}
     for skip in points:
         skip.check(where.num_layers)
     if not points or where.fit is None:

@@ -65,7 +65,7 @@ def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
     searches = Searches(kit, search, options.search)
     general = kit.known["general"] if kept else None
     if general is None and len(groups) > 1:
-        (general,) = searches.run({GENERAL: _of_all(groups, jobs, options.search_prompts)}, num_later=len(jobs))
+        (general,) = searches.run({GENERAL: _of_all(groups, jobs)}, num_later=len(jobs))
     told = {one.name for one in known} if kept else set()  # their prompts may have chosen the general sets
     others = some_sets(general) if general else []
     found = searches.run(jobs, {name: others for name in jobs if name not in told})
@@ -117,17 +117,17 @@ def _members(name: str, labels: Sequence[str], prompts: Sequence[Prompt], vector
     return Group(name, [prompts[row] for row in rows], vectors[rows])
 
 
-def _of_all(groups: Sequence[Group], jobs: Mapping[str, Sequence[Prompt]], count: int) -> list[Prompt]:
-    """Of each domain in turn: of those that its own search does not see, else of those that choose its sets, as each
-    domain judges what is found on them by the others.
+def _of_all(groups: Sequence[Group], jobs: Mapping[str, Sequence[Prompt]]) -> list[Prompt]:
+    """Of each domain in turn: those that its own search does not see, then those that choose its sets, as each domain
+    judges what is found on them by the others.
     """
 
     def free(one: Group) -> list[Prompt]:
         own = jobs[one.name]
         return [*(prompt for prompt in one.prompts if prompt not in own), *own[: num_fitting(len(own))]]
 
-    turns = itertools.zip_longest(*(free(one)[: -(-count // len(groups))] for one in groups))
-    return [prompt for turn in turns for prompt in turn if prompt is not None][:count]
+    turns = itertools.zip_longest(*map(free, groups))
+    return [prompt for turn in turns for prompt in turn if prompt is not None]
 
 
 # ------------------------------------------------------------------------------------------------ domains

@@ -48,7 +48,7 @@ def hits_of(probe: Probe, skips: Sequence[SkipSet]) -> list[list[bool]]:
     return found
 
 
-def rate_of(hits: Any, num_tokens: int) -> Any:
+def rate_of(hits: Any, num_tokens: Any) -> Any:
     """An acceptance that few tokens cannot make high."""
     return (hits + 1) / (num_tokens + 2)
 

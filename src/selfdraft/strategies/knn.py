@@ -9,7 +9,7 @@ What differs from the paper (`paper`: as its authors' code, which skips layer 0,
 the last token of a prompt, cosines in K-means, and which prompts are searched on: theirs are drawn):
 - sets are searched with `prune`, which takes minutes, not by Bayesian optimisation (`search`: draft-verify), and drafts
   are its trees, not chains of up to 12 tokens that stop below a confidence of 0.8;
-- where the general search's sets serve a domain's texts better than its own, these draft (`search`: prune);
+- where a domain's own sets do not surely serve its texts better than those of all, these draft (`search`: prune);
 - anchors are prompts; the code has the centres themselves, and equation 2 those nearest to one centre (`central`);
 - a prompt's vector is the mean over its tokens but the last; the code's over all, the text's is the last (`feature`);
 - labels, where there are any, are the domains, as in the code; the text clusters the vectors of all;
@@ -34,6 +34,7 @@ import torch
 from ..errors import OptionError, ProfileError, unknown_name
 from ..fitting import Kit
 from ..options import setting
+from ..profiles.searches import has_own
 from ..protocols import Knowledge, PlanContext, Strategy
 from ..registry import STRATEGIES, find
 from ..types import OFF, Plan, StepRecord
@@ -83,7 +84,9 @@ class Knn(PlainStrategy):
             "prompts that stand for a domain, by the centres of K-means or its own (kmeans, central)",
         )
         anchors: int = setting(10, "of each domain; for the fit", minimum=1)
-        search_prompts: int = setting(8, "prompts to search each domain's set on; for the fit", minimum=1)
+        search_prompts: int = setting(
+            0, "prompts to search each domain's set on; 0: 20, 8 under `paper`; for the fit", minimum=0
+        )
         max_vectors: int = setting(1000, "prompts of each domain to look at, at most; for the fit", minimum=1)
         clusters: int = setting(
             0, "number of domains to find, whatever the labels; 0: go by them; for the fit", minimum=0
@@ -101,6 +104,8 @@ class Knn(PlainStrategy):
         def __post_init__(self) -> None:
             for name, value in _PAPER.items() if self.paper else ():
                 object.__setattr__(self, name, value)
+            if not self.search_prompts:
+                object.__setattr__(self, "search_prompts", 8 if self.paper else 20)
             if self.feature not in FEATURES:
                 raise unknown_name("feature of knn", self.feature, FEATURES)
             if self.representatives not in REPRESENTATIVES:
@@ -126,7 +131,8 @@ class Knn(PlainStrategy):
         )
         self._thresholds = [domain.threshold if options.stranger is None else options.stranger for domain in domains]
         self._general = _build(artefact["general"], options, knowledge, command) or ConstantStrategy(OFF)
-        self._domains = [_build(one.found, options, knowledge, command) or self._general for one in domains]
+        own = (has_own(one.found) and _build(one.found, options, knowledge, command) for one in domains)
+        self._domains = [strategy or self._general for strategy in own]
         self._condense = condense(options.feature)
         self._routes: dict[int, Route] = {}
         inner = (*self._domains, self._general)
@@ -211,8 +217,7 @@ def _build(found: Mapping[str, Any], options: Knn.Options, knowledge: Knowledge,
     kind = find("strategy", options.search)
     inner = replace(knowledge, artefact=lambda name, *told: found, known=lambda name: found)
     try:
-        sets = (*found["frontier"], *found.get("others", ())) if "frontier" in found else None
-        if sets is not None and not any(point["skip"] for point in sets):
+        if "frontier" in found and not any(point["skip"] for point in found["frontier"]):
             return None
         built: Strategy = kind(_inner_options(kind, options), inner)
         return built

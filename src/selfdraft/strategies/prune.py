@@ -11,7 +11,6 @@ nothing is drafted.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ..economics import HOPE, LENGTH_STEP, MAX_DRAFTED, Array, LatencyFit, speed_table
+from ..economics import HOPE, LENGTH_STEP, MAX_DRAFTED, Array, LatencyFit, PassCosts, speed_table
 from ..errors import OptionError, ProfileError
 from ..fitting import Kit
 from ..options import setting
@@ -28,12 +27,13 @@ from ..types import OFF, FrontierPoint, Plan, SkipSet, StepRecord
 from .base import PlainStrategy, damaged
 from .elimination import MIN_MATCH, Point, Quality, Sample, eliminate, qualities, sample
 from .failures import Failures
-from .kept_sets import rate_of
+from .kept_sets import hits_of, rate_of
 
 KNOWN_LENGTHS = (128, 512, 2048)
 """Texts for which the plan is recorded beforehand where passes are recorded."""
 USUAL_LENGTH = 512
 """For which sub-layers are weighed against each other."""
+_RESAMPLES = 500
 _INTERVAL = 8
 """Rounds between two looks at what promises most."""
 
@@ -121,7 +121,6 @@ class Prune(PlainStrategy):
         samples = [sample(probe) for probe in kit.probes]
         count = num_fitting(len(samples))
         fitting, held_out = samples[:count], samples[count:] or samples
-        others = [_told(held_out, skip) for skip in itertools.takewhile(lambda _: kit.has_time(), kit.others)]
         found = eliminate(
             fitting,
             savings(kit.latency),
@@ -135,8 +134,8 @@ class Prune(PlainStrategy):
             kit.keep({**points[-1].to_json(), "losses": point.losses, "fitted": vars(point.quality)})
             if point.quality.match >= MIN_MATCH and not kit.has_time():  # after it there would be more
                 break
-        sets = {"frontier": points, **({"others": others} if others else {})}
-        return {name: [point.to_json() for point in some] for name, some in sets.items()}
+        told = {"surety": _surety(held_out, points, kit.others, kit.latency.at(USUAL_LENGTH))} if kit.others else {}
+        return {"frontier": [point.to_json() for point in points], **told}
 
 
 def num_fitting(num_texts: int) -> int:
@@ -158,6 +157,27 @@ def _told(samples: Sequence[Sample], skip: SkipSet) -> FrontierPoint:
     return FrontierPoint(skip, told.lost, rate_of(told.match * num_told, num_told) if skip else 1.0)
 
 
+def _surety(
+    texts: Sequence[Sample], points: Sequence[FrontierPoint], others: Sequence[SkipSet], costs: PassCosts
+) -> float:
+    """That the best of these sets drafts such texts faster than the best of the others."""
+    both = [point for point in points if point.skip], [_told(texts, skip) for skip in others]
+    if not both[0]:
+        return 0.0
+    skips = [max(some, key=lambda point: costs.hoped(point.skip, [point.match])[0]).skip for some in both]
+    hits = np.array([[sum(row) for row in hits_of(one.probe, skips)] for one in texts])
+    return share_faster(skips, hits, np.array([len(one.choices) for one in texts]), costs)
+
+
+def share_faster(skips: Sequence[SkipSet], hits: Array, num_tokens: Array, costs: PassCosts) -> float:
+    """Of resamples of texts: those where the first set promises more than the second. `hits`: [texts, 2]."""
+    count = len(hits)
+    draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
+    rates = rate_of(draws @ hits, (draws @ num_tokens)[:, None])
+    first, second = (costs.hoped(skip, rate) for skip, rate in zip(skips, rates.T, strict=True))
+    return float((first > second).mean())
+
+
 def _point(kept: Mapping[str, Any]) -> Point:
     """As JSON has it: numbers are text."""
     remembered = {int(number): loss for number, loss in kept["losses"].items()}
@@ -165,10 +185,10 @@ def _point(kept: Mapping[str, Any]) -> Point:
 
 
 def read_frontier(knowledge: Knowledge) -> Sequence[FrontierPoint]:
-    """The points that skip something, and other sets that were judged on the same texts."""
+    """The points that skip something."""
     artefact, command = knowledge.artefact("prune"), f"{knowledge.command('calibrate')} --strategy prune"
     try:
-        points = [FrontierPoint.from_json(point) for point in (*artefact["frontier"], *artefact.get("others", ()))]
+        points = [FrontierPoint.from_json(point) for point in artefact["frontier"]]
         for point in points:
             point.skip.check(knowledge.num_layers)
     except (LookupError, TypeError, ValueError, OptionError) as error:

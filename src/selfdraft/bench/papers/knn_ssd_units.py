@@ -128,10 +128,10 @@ def fit(bench: Workbench, name: str, prompts: Sequence[Prompt], num_domains: int
 
 
 def _own_sets(found: Fitted) -> Fitted:
-    """As the paper has it: each domain with what its own search found, without the general sets that it judged."""
+    """As the paper has it: each domain drafts with what its own search found, whatever those of all promise."""
     content = found.artefacts[KNN].content
     parts = [
-        replace(one, found={key: value for key, value in one.found.items() if key != "others"})
+        replace(one, found={key: value for key, value in one.found.items() if key != "surety"})
         for one in unpack(content)
     ]
     return replace(found, artefacts={KNN: Artefact.of({**content, **pack(parts)})})
