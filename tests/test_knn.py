@@ -415,14 +415,17 @@ def test_limits_of_a_fit(told: list[tuple[str, ...]], how: str) -> None:
     assert [one["num_vectors"] for one in found["domains"]] == [5, 5]
     assert found["anchor_domains"].tolist() == [0, 0, 1, 1]
     assert [len(asked) for asked in told] == [8, 3, 3], "all that did not judge what it finds"
-    assert [name.split("-")[0] for name in told[0]] == ["low", "high"] * 4
+    in_turn = [f"{world}-{number}" for number in range(5) for world in ("low", "high")]
+    judging = {told[1][-1], told[2][-1]}
+    assert [*told[0]] == [name for name in in_turn if name not in judging], "as `prune` has them"
     assert len(found["samples"]) == 10 <= 2 * MAX_SAMPLES
     low = unpack(found)[0]
     samples = low.samples.astype(np.float32)
     anchors = (low.anchors @ samples.T).argmax(1)
     searched = [int(name.split("-")[1]) for name in told[1]]
     if how == "central":
-        assert [*anchors] == searched[:2] == representatives(samples, 2, how)
+        assert [*anchors] == representatives(samples, 2, how)
+        assert searched == sorted(representatives(samples, 3, how))
     for rows in (anchors, searched) if how == "kmeans" else ():
         clusters = kmeans(samples, len(rows))
         nearest = {int((samples @ centre).argmax()) for centre in clusters.centroids}
@@ -506,7 +509,7 @@ def test_what_the_budget_ended_goes_on(told: list[tuple[str, ...]], monkeypatch:
     assert told == [*told[:3], told[1], told[1]]
 
 
-@pytest.mark.parametrize("surety", [0.8, 0.95])
+@pytest.mark.parametrize("surety", [0.6, 0.8])
 def test_sets_of_all_draft_where_own_ones_are_not_surely_better(fitted: Artefact, surety: float) -> None:
     low, high = fitted.values["domains"]
     found = {**low, "found": {**low["found"], "surety": surety}}

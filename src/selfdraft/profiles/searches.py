@@ -10,7 +10,7 @@ from ..economics import LatencyFit
 from ..types import FrontierPoint, SkipSet
 from .contents import KnownSet, choice, most_promising
 
-SURE = 0.9
+SURE = 0.7
 """That a domain's own sets serve it better than those of all."""
 
 

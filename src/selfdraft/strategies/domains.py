@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ class Group:
         return representatives(self.vectors, count, options.representatives, options.seed)
 
     def to_search(self, count: int, options: Any) -> list[Prompt]:
-        return [self.prompts[row] for row in self.rows(count, options)]
+        return [self.prompts[row] for row in sorted(self.rows(count, options))]
 
     def anchors(self, options: Any) -> Vectors:
         """As the authors' code has them, the centres themselves; else prompts."""
@@ -65,7 +64,11 @@ def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
     searches = Searches(kit, search, options.search)
     general = kit.known["general"] if kept else None
     if general is None and len(groups) > 1:
-        (general,) = searches.run({GENERAL: _of_all(groups, jobs)}, num_later=len(jobs))
+        judging = {prompt for own in jobs.values() for prompt in own[num_fitting(len(own)) :]}
+        of_all = [
+            prompt for prompt in prompts if prompt not in judging
+        ]  # as `prune` has them
+        (general,) = searches.run({GENERAL: of_all}, num_later=len(jobs))
     told = {one.name for one in known} if kept else set()  # their prompts may have chosen the general sets
     others = some_sets(general) if general else []
     found = searches.run(jobs, {name: others for name in jobs if name not in told})
@@ -115,19 +118,6 @@ def group(prompts: Sequence[Prompt], vectors: Vectors, options: Any) -> list[Gro
 def _members(name: str, labels: Sequence[str], prompts: Sequence[Prompt], vectors: Vectors) -> Group:
     rows = [row for row, label in enumerate(labels) if label == name]
     return Group(name, [prompts[row] for row in rows], vectors[rows])
-
-
-def _of_all(groups: Sequence[Group], jobs: Mapping[str, Sequence[Prompt]]) -> list[Prompt]:
-    """Of each domain in turn: those that its own search does not see, then those that choose its sets, as each domain
-    judges what is found on them by the others.
-    """
-
-    def free(one: Group) -> list[Prompt]:
-        own = jobs[one.name]
-        return [*(prompt for prompt in one.prompts if prompt not in own), *own[: num_fitting(len(own))]]
-
-    turns = itertools.zip_longest(*map(free, groups))
-    return [prompt for turn in turns for prompt in turn if prompt is not None]
 
 
 # ------------------------------------------------------------------------------------------------ domains
