@@ -158,7 +158,7 @@ def make_plans(runner: Runner, state: State, drafts: bool) -> list[Plan]:
         for sequence, cohort in zip(state.active, state.row_cohorts, strict=True)
     ]
     for cohort, rows in state.groups:
-        if same[cohort] is None and cohort.shares_skip:
+        if same[cohort] is None and cohort.shares_skip and len(rows) > 1:
             share_skip(plans, sorted(rows, key=lambda row: state.active[row].sequence_id))
     return plans
 

@@ -65,9 +65,7 @@ def fit_domains(kit: Kit, options: Any, search: Search) -> dict[str, Any]:
     general = kit.known["general"] if kept else None
     if general is None and len(groups) > 1:
         judging = {prompt for own in jobs.values() for prompt in own[num_fitting(len(own)) :]}
-        of_all = [
-            prompt for prompt in prompts if prompt not in judging
-        ]  # as `prune` has them
+        of_all = [prompt for prompt in prompts if prompt not in judging]  # as `prune` has them
         (general,) = searches.run({GENERAL: of_all}, num_later=len(jobs))
     told = {one.name for one in known} if kept else set()  # their prompts may have chosen the general sets
     others = some_sets(general) if general else []

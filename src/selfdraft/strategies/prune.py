@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ..economics import HOPE, LENGTH_STEP, MAX_DRAFTED, Array, LatencyFit, PassCosts, speed_table
+from ..economics import HOPE, LENGTH_STEP, MAX_DRAFTED, Array, LatencyFit, PassCosts, expected_tokens
 from ..errors import OptionError, ProfileError
 from ..fitting import Kit
 from ..options import setting
@@ -67,7 +67,7 @@ class Prune(PlainStrategy):
         self._skips = [point.skip for point in points]
         self._plans = [Plan(skip, max_draft_tokens=options.max_tokens) for skip in self._skips]
         self._match = np.array([point.match for point in points])
-        self._match_of = {point.skip: point.match for point in points}
+        self._rows = {point.skip: row for row, point in enumerate(points)}
         self._texts: dict[int, Text] = {}
         self._last = Failures(HOPE)
         self._rounds: dict[tuple[int, int], Array] = {}
@@ -86,8 +86,9 @@ class Prune(PlainStrategy):
         text = self._texts[sequence_id]
         text.num_rounds += 1
         # else a set that another text's domain chose: its match is not known here
-        if not step.draft.tokens or step.plan.skip in self._match_of:
-            text.failures.observe(step, self._match_of.get(step.plan.skip, 1.0))
+        row = self._rows.get(step.plan.skip)
+        if row is not None or not step.draft.tokens:
+            text.failures.observe(step, 1.0 if row is None else float(self._match[row]))
 
     def end(self, sequence_id: int) -> None:
         if text := self._texts.pop(sequence_id, None):
@@ -95,16 +96,17 @@ class Prune(PlainStrategy):
 
     def _best(self, num_context: int, text: Text, num_rows: int = 1) -> Plan:
         """What promises most tokens per second; the plan there is where that promises about as many."""
-        acceptance = np.clip(1 - (1 - self._match) * text.failures.ratio, 0, 1)
-        speeds = speed_table(acceptance, self._rounds_at(num_context, num_rows))
         length = min(max(round(text.failures.length), 1), self._options.max_tokens)
-        by_plan = dict(zip(self._plans, speeds[:, length].tolist(), strict=True))
-        if not self._options.always:
-            by_plan[OFF] = float(speeds[0, 0])
-        best = max(by_plan, key=lambda plan: by_plan[plan])
-        if text.plan is not None and by_plan[best] <= (1 + self._options.gain) * by_plan[text.plan]:
-            return text.plan
-        return best
+        rounds = self._rounds_at(num_context, num_rows)
+        acceptance = np.clip(1 - (1 - self._match) * text.failures.ratio, 0, 1)
+        speeds = expected_tokens(acceptance, length)[:, -1] / rounds[:, length]
+        row, plain = int(speeds.argmax()), 1 / rounds[0, 0]
+        is_off = not self._options.always and plain > speeds[row]
+        best, promise = (OFF, plain) if is_off else (self._plans[row], speeds[row])
+        if text.plan is None:
+            return best
+        now = speeds[self._rows[text.plan.skip]] if text.plan.skip else plain
+        return best if promise > (1 + self._options.gain) * now else text.plan
 
     def _rounds_at(self, num_context: int, num_rows: int) -> Array:
         """Their seconds after texts of about this length, that many at a time."""
