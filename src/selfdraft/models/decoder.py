@@ -7,6 +7,7 @@ is patched, and which sub-layers run is an argument of the pass. Capture points 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -21,6 +22,7 @@ from ..passes import PassOutput, Resume
 from ..types import SkipSet
 from .cache import KeyValues, LayerShape, SlotCache
 from .checks import check_attention, check_ready, check_weights, relative_error, tolerance_of
+from .cpu.compiled import Compiled, walk
 from .cpu.few import is_one_token
 from .families import Branch, Family, family_of
 from .joined import JoinedBranch, joined_around, joined_attention, joined_head, joined_mlp, joined_norm
@@ -28,6 +30,7 @@ from .placement import Placement
 from .rotary import MAX_POSITIONS, Rotaries, RotaryTable, no_rotary
 from .sublayer import Halfway, Pass, SubLayer, up_to_last_keys
 
+_LOGGER = logging.getLogger(__name__)
 _SELF_TEST_TOKENS = 12
 _MAX_SKIP_SETS = 1024
 _ADAPTER_STATE = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
@@ -36,8 +39,9 @@ _ADAPTER_STATE = ("_active_adapter", "_disable_adapters", "merged_adapters", "sc
 class Decoder:
     """Attached to one model; holds no state of any generation."""
 
-    def __init__(self, model: Any, *, allow_joined: bool = True) -> None:
-        self.model = model
+    def __init__(self, model: Any, *, allow_joined: bool = True, kernels: Any = None) -> None:
+        """`kernels`: a library of compiled ones, for passes of a few tokens on a CPU."""
+        self.model, self._kernels = model, kernels
         self.family: Family = family_of(model)
         self.config = model.config.get_text_config(decoder=True)
         self._parts = self.family.parts if allow_joined else None
@@ -66,6 +70,7 @@ class Decoder:
         attentions = (self._branch_module(layer, family.attention) for layer in self._layers)
         self.shapes = [_layer_shape(attention, self.config) for attention in attentions]
         self._active: dict[SkipSet, tuple[SubLayer, ...]] = {}
+        self.compiled: Compiled | None = None
         self._self_test()
         self._states = [vars(module) for module in self.model.modules()]
         self._attached_to = self._fingerprint()
@@ -158,23 +163,21 @@ class Decoder:
         if capture:
             hidden, captured = self._run_capturing(halfway, capture)
         else:
-            for sublayer in halfway.rest if needs_scores else up_to_last_keys(halfway.rest):
-                hidden = sublayer.run(hidden, halfway.step)
-        if not needs_scores and "norm" not in capture:
-            return PassOutput(hidden[:, :0], captured)
-        normed = self.final_norm(hidden)
+            hidden = self._walk(halfway.rest if needs_scores else up_to_last_keys(halfway.rest), hidden, halfway.step)
         if "norm" in capture:
-            captured["norm"] = normed
-        if not needs_scores:
-            return PassOutput(hidden[:, :0], captured)
-        return PassOutput(self._scores(normed), captured)
+            captured["norm"] = self.final_norm(hidden)
+        return PassOutput(self.scores(hidden) if needs_scores else hidden[:, :0], captured)
 
     def scores(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, width, vocabulary] of the stream after the last sub-layer."""
-        return self._scores(self.final_norm(hidden))
+        is_few = self.compiled is not None and self.compiled.takes(hidden)
+        raw = self.compiled.scores(hidden) if self.compiled is not None and is_few else None
+        return self.scores_of(self.head(self.final_norm(hidden)) if raw is None else raw)
 
-    def _scores(self, normed: torch.Tensor) -> torch.Tensor:
-        return self.scores_of(self.head(normed))
+    def _walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+        is_few = self.compiled is not None and self.compiled.takes(hidden)
+        run = self.compiled.walk if self.compiled is not None and is_few else walk
+        return run(sublayers, hidden, step)
 
     def scores_of(self, raw: torch.Tensor) -> torch.Tensor:
         """Of what the head gives."""
@@ -193,17 +196,18 @@ class Decoder:
             # Padding of a ragged pass may stand after the last position; what it yields is never read.
             last = self._position_embedding.weight.shape[0] - 1
             hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
-        return hidden, Pass(placement, cache, self._rotaries.of(hidden, placement.positions), is_one_token(hidden))
+        return hidden, Pass(
+            placement, cache, partial(self._rotaries.of, hidden, placement.positions), is_one_token(hidden)
+        )
 
     def _begin_after(self, resume: Resume, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> Halfway:
         """The stream after the known point: only columns whose state is not known go through what is before it."""
         first = self._points.index(resume.point)
         rest, columns = placement.after(resume.num_known)
         hidden, step = self.embed(tokens.gather(1, columns), rest, cache)
-        for sublayer in self.sublayers[:first]:
-            hidden = sublayer.run(hidden, step)
+        hidden = self._walk(self.sublayers[:first], hidden, step)
         joined = resume.hidden.scatter(1, columns[:, :, None].expand_as(hidden), hidden)
-        step = Pass(placement, cache, self._rotaries.of(joined, placement.positions))
+        step = Pass(placement, cache, partial(self._rotaries.of, joined, placement.positions))
         return Halfway(joined, step, self.sublayers[first:], {resume.point: joined})
 
     def check_points(self, points: Sequence[str]) -> None:
@@ -216,13 +220,14 @@ class Decoder:
         rest, streams = {part.name: part for part in halfway.rest}, halfway.streams
         hidden = streams.get("embedding", halfway.hidden)
         captured = {"embedding": hidden} if "embedding" in capture else {}
+        waiting: list[SubLayer] = []
         for point in self._points[1:-1]:
-            if point in rest:
-                hidden = rest[point].run(hidden, halfway.step)
+            waiting += [rest[point]] if point in rest else []
             hidden = streams.get(point, hidden)
             if point in capture:
+                hidden, waiting = self._walk(waiting, hidden, halfway.step), []
                 captured[point] = hidden
-        return hidden, captured
+        return self._walk(waiting, hidden, halfway.step), captured
 
     def active_sublayers(self, skip: SkipSet) -> tuple[SubLayer, ...]:
         if skip not in self._active:
@@ -347,8 +352,7 @@ class Decoder:
                 f"{type(self.model).__name__} cannot read a text by itself: {' '.join(str(cause).split())}. Bring it "
                 "to one dtype as a whole, for example model.to(torch.bfloat16), or load it again"
             ) from cause
-        found = self._scores_in_parts(tokens, (5, 1, _SELF_TEST_TOKENS - 6))
-        error = self.self_test_error = relative_error(found, expected)
+        error = self.self_test_error = relative_error(self._scores_in_parts(tokens), expected)
         tolerance = tolerance_of(expected.dtype)
         if not error <= tolerance:
             raise SelfTestError(
@@ -357,10 +361,21 @@ class Decoder:
                 "custom forward, an adapter outside the layers, a newer transformers layout?): correct its row in "
                 "selfdraft/models/families.py, or load the unmodified model"
             )
+        if self._kernels is not None:
+            self._compile(tokens, expected)
 
-    def _scores_in_parts(self, tokens: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
+    def _compile(self, tokens: torch.Tensor, expected: torch.Tensor) -> None:
+        """Let compiled kernels run what they know, if they give the same scores."""
+        self.compiled = Compiled(self._kernels, self.sublayers, self.final_norm, self.head, self._rotaries)
+        error = relative_error(self._scores_in_parts(tokens), expected)
+        if not error <= tolerance_of(expected.dtype):
+            self.compiled = None
+            _LOGGER.warning("%s runs without compiled kernels: relative error %.2g", type(self.model).__name__, error)
+
+    def _scores_in_parts(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Read as a prefill, one token and a chain."""
         cache, start, scores = self.new_cache(1, tokens.shape[1]), 0, []
-        for width in widths:
+        for width in (5, 1, _SELF_TEST_TOKENS - 6):
             placement = Placement.chain([start], width, self.device)
             scores.append(self.forward(tokens[:, start : start + width], placement, cache).scores)
             start += width

@@ -1,4 +1,7 @@
-"""EagerRunner: passes operation by operation, on any device. One interface (protocols.Runner), chosen by device."""
+"""EagerRunner: passes operation by operation, on any device; on a CPU those of a few tokens by compiled kernels.
+
+One interface (protocols.Runner), chosen by device.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,10 @@ class EagerRunner:
     lock: Any = nullcontext()
     _num_begun = 0
 
-    def __init__(self, model: Any) -> None:
-        self.decoder = Decoder(model)
+    def __init__(self, model: Any, kernels: Any = None) -> None:
+        """`kernels`: of `cpu.library`; None: none."""
+        self._kernels = kernels
+        self.decoder = Decoder(model, kernels=kernels)
         self._begin()
 
     def _begin(self) -> None:
@@ -41,7 +46,7 @@ class EagerRunner:
         self.slot_bytes = numbers * self.decoder.dtype.itemsize
 
     def another(self, model: Any) -> EagerRunner:
-        return EagerRunner(model)
+        return EagerRunner(model, self._kernels)
 
     def refresh(self) -> None:
         check_ready(self.decoder.model)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 
 from .cache import CacheView, KeyValues
 from .placement import Placement
+from .rotary import Angles
 
 
 @dataclass(frozen=True)
@@ -18,14 +20,17 @@ class Pass:
 
     placement: Placement
     cache: KeyValues
-    rotary: Mapping[str | None, tuple[torch.Tensor, torch.Tensor]]  # by layer type; None: one for all layers
+    find_rotary: Callable[[], Mapping[str | None, Angles]]  # by layer type; None: one for all layers
     is_one_token: bool = False  # in float32 on a CPU
     block_inputs: dict[int, torch.Tensor] = field(default_factory=dict)
     """What the MLP of a parallel block reads, left there by its attention; one that was skipped changed nothing."""
 
-    _turns: dict[str | None, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    compiled: dict[Any, Any] = field(default_factory=dict)
+    """What compiled kernels are told of it."""
 
-    def turns(self, kind: str | None, is_interleaved: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    _turns: dict[str | None, Angles] = field(default_factory=dict)
+
+    def turns(self, kind: str | None, is_interleaved: bool = False) -> Angles:
         """cos and sign-carrying sin of a layer type as [rows, width, 1, size]; the layers of a model pair alike."""
         if kind not in self._turns:
             cos, (low, high) = self.rotary[kind][0][:, :, None], self.rotary[kind][1][:, :, None].chunk(2, dim=-1)
@@ -37,13 +42,18 @@ class Pass:
         return self._turns[kind]
 
     @cached_property
+    def rotary(self) -> Mapping[str | None, Angles]:
+        return self.find_rotary()
+
+    @cached_property
     def view(self) -> CacheView:
         return CacheView(self.cache, self.placement)
 
     def fork(self) -> Pass:
         """The same pass with what it has computed so far: what the fork computes later stays its own."""
         placement = replace(self.placement, _masks=dict(self.placement._masks))
-        return replace(self, placement=placement, block_inputs=dict(self.block_inputs), _turns=dict(self._turns))
+        known = {"block_inputs": dict(self.block_inputs), "compiled": {}, "_turns": dict(self._turns)}
+        return replace(self, placement=placement, find_rotary=lambda: self.rotary, **known)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ...chains import DraftedChain, DraftTask
 from ...kernels.top import runs_triton
 from ...passes import PassOutput, PassRequest
 from ..cache import SlotCache, StoragePool
+from ..cpu.library import library
 from ..decoder import Decoder
 from ..eager import EagerRunner, is_transformers
 from ..probe import Probe
@@ -37,7 +38,9 @@ _LOGGER = logging.getLogger(__name__)
 
 def make_runner(model: Any, graphs: bool = True) -> EagerRunner:
     """The runner for the device the model is on."""
-    return GraphRunner(model) if graphs and model.device.type == "cuda" else EagerRunner(model)
+    if graphs and model.device.type == "cuda":
+        return GraphRunner(model)
+    return EagerRunner(model, library() if graphs and model.device.type == "cpu" else None)
 
 
 def forwards_for(decoder: Decoder) -> Sequence[Forward]:

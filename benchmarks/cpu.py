@@ -1,0 +1,378 @@
+"""Plain decoding on a CPU beside other engines, and beside the least time that reading the weights takes.
+
+    python benchmarks/cpu.py --threads 1 2 --peers FOLDER --output cpu.jsonl
+
+--parts chooses what is measured, in float32, in a process of its own for each number of threads:
+
+floor    one product of a matrix as large as all weights that a token reads, and a vector (`torch.mv`)
+plain    decoding the same prompt greedily: selfdraft, `model.generate`, CTranslate2 and llama.cpp
+widths   passes of 1 to 16 tokens after 100, as a draft is verified
+prefill  reading a prompt, up to its first new token
+memory   resident memory after a text, selfdraft and `model.generate` each in a fresh process
+
+What is in a part takes turns with the floor, --repeats times; tables show medians, --output keeps every repeat. A pause
+before each turn lets the threads of the last one fall asleep. A token's time is that of decoding alone: from the first
+new token to the last, or what `generation.stats` says. Weights for other engines are converted once, into --peers; an
+engine that is not there (`pip install ctranslate2 llama-cpp-python`) is named and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from itertools import cycle, islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import selfdraft
+from selfdraft.measure.circumstances import machine_circumstances
+from selfdraft.measure.peers import transformers_text
+from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, model_folder
+from selfdraft.models.load.info import describe
+from selfdraft.models.load.loading import load
+from selfdraft.passes import PassRequest
+
+PARTS = ("floor", "plain", "widths", "prefill", "memory")
+WIDTHS, CONTEXT, PROMPTS = (1, 2, 4, 8, 16), 100, (100, 300, 1000)
+PAUSE_SECONDS, PASSES_A_TURN, LLAMA_CONTEXT = 0.5, 3, 2048
+PLAIN: dict[str, Any] = {"device": "cpu", "dtype": "float32", "strategy": "off", "prefix_cache": False}
+PROMPT = (
+    "The lighthouse stood at the end of a long stone pier, and for most of the year nobody but the keeper and his "
+    "daughter ever walked out to it. Every evening they climbed the ninety-one steps together, trimmed the lamp and "
+    "wrote down what the sea had done that day. One night in November, when the wind came from the north, they saw"
+)
+Writer = Callable[[list[int], int], tuple[Sequence[int], float | None]]
+"""Continues a prompt by a number of tokens: them, and the seconds of each in decoding alone, if there are several."""
+
+
+class Arm(NamedTuple):
+    """`run` is one turn: what it took, by name. `details` describe the arm in its record."""
+
+    method: str
+    run: Callable[[], dict[str, float]]
+    details: Mapping[str, Any]
+
+
+class Arrivals:
+    """When tokens came; also a streamer of transformers, which puts the prompt first."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, tokens: object) -> bool:
+        self.times.append(time.perf_counter())
+        return False  # to CTranslate2: do not stop
+
+    def end(self) -> None:
+        pass
+
+    def seconds_per_token(self, first: int = 0) -> float | None:
+        num_later = len(self.times) - first - 1
+        return (self.times[-1] - self.times[first]) / num_later if num_later > 0 else None
+
+
+# ------------------------------------------------------------------------------------------------------------- engines
+
+
+def selfdraft_writer(engine: selfdraft.Engine, prompt: list[int], count: int) -> tuple[Sequence[int], float | None]:
+    made = engine.generate(prompt, max_new_tokens=count)
+    return made.tokens, made.stats.decode_seconds / made.stats.num_tokens
+
+
+def transformers_writer(engine: selfdraft.Engine, prompt: list[int], count: int) -> tuple[Sequence[int], float | None]:
+    arrivals = Arrivals()
+    tokens, _ = transformers_text(engine, prompt, max_new_tokens=count, streamer=arrivals)
+    return tokens, arrivals.seconds_per_token(first=1)
+
+
+def ctranslate2_writer(engine: selfdraft.Engine, model: Path, peers: Path, threads: int) -> Writer:
+    import ctranslate2
+
+    folder = peers / f"{model.name}-ctranslate2"
+    if not folder.exists():
+        converter = ctranslate2.converters.TransformersConverter(str(model))
+        converter.convert(f"{folder}.part", quantization="float32", force=True)
+        Path(f"{folder}.part").rename(folder)
+    generator = ctranslate2.Generator(str(folder), device="cpu", compute_type="float32", intra_threads=threads)
+    greedy = {"beam_size": 1, "sampling_topk": 1, "include_prompt_in_result": False, "return_end_token": True}
+
+    def write(prompt: list[int], count: int) -> tuple[Sequence[int], float | None]:
+        arrivals, words = Arrivals(), engine.tokenizer.convert_ids_to_tokens(prompt)
+        (made,) = generator.generate_batch([words], max_length=count, callback=arrivals.put, **greedy)
+        return made.sequences_ids[0], arrivals.seconds_per_token()
+
+    return write
+
+
+def llama_writer(engine: selfdraft.Engine, model: Path, peers: Path, threads: int) -> Writer:
+    """By `llama_decode` and the largest score, with keys and values in float32."""
+    import llama_cpp
+
+    file = peers / f"{model.name}-f32.gguf"
+    if not file.exists():
+        write_gguf(engine.model, f"{file}.part")
+        Path(f"{file}.part").rename(file)
+    cache = {"n_ctx": LLAMA_CONTEXT, "type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
+    llama = llama_cpp.Llama(str(file), n_threads=threads, n_threads_batch=threads, verbose=False, **cache)
+
+    def write(prompt: list[int], count: int) -> tuple[Sequence[int], float | None]:
+        arrivals, tokens, unread = Arrivals(), [], prompt
+        llama.reset()
+        while len(tokens) < count and engine.eos_tokens.isdisjoint(unread if tokens else ()):
+            llama.eval(unread)
+            scores = llama_cpp.llama_get_logits_ith(llama.ctx, -1)
+            unread = [int(np.ctypeslib.as_array(scores, shape=(llama.n_vocab(),)).argmax())]
+            tokens += unread
+            arrivals.put(unread)
+        return tokens, arrivals.seconds_per_token()
+
+    return write
+
+
+def write_gguf(model: Any, file: str) -> None:
+    """A llama in float32, without a tokenizer."""
+    import gguf
+
+    config = model.config
+    if config.model_type != "llama":
+        raise ValueError(f"no GGUF file is written of a model of type {config.model_type}")
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("none")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, weight in model.named_parameters():  # a tied head is not among them, nor in such files
+        values = weight.detach().numpy()
+        if num_heads := heads.get(name.split(".")[-2]):  # transformers rotates halves, llama.cpp neighbours
+            values = values.reshape(num_heads, 2, -1, config.hidden_size).swapaxes(1, 2).reshape(values.shape)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def find_writers(engine: selfdraft.Engine, options: argparse.Namespace) -> tuple[dict[str, Writer], dict[str, str]]:
+    """Those that are there, and why others are not."""
+    writers: dict[str, Writer] = {"selfdraft": partial(selfdraft_writer, engine)}
+    writers["transformers"], missing = partial(transformers_writer, engine), {}
+    model = model_folder(options.model) if options.model in CATALOGUE else Path(options.model)
+    for name, make in (("ctranslate2", ctranslate2_writer), ("llama-cpp-python", llama_writer)):
+        try:
+            if options.peers is None:
+                raise ValueError("there is no --peers FOLDER for its weights")
+            options.peers.mkdir(parents=True, exist_ok=True)
+            writers[f"{name} {version(name)}"] = make(engine, model, options.peers, *options.threads)
+        except Exception as error:
+            missing[name] = f"{type(error).__name__}: {error}"
+    return writers, missing
+
+
+# ---------------------------------------------------------------------------------------------------------------- arms
+
+
+def median_seconds(work: Callable[[], object]) -> dict[str, float]:
+    taken = []
+    for _ in range(PASSES_A_TURN):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return {"seconds": statistics.median(taken)}
+
+
+def floor_arm(engine: selfdraft.Engine) -> Arm:
+    num_bytes, hidden = describe(engine.runner.decoder).pass_bytes, int(engine.model.config.hidden_size)
+    matrix, vector = torch.ones(num_bytes // 4 // hidden, hidden), torch.ones(hidden)
+    return Arm("floor", partial(median_seconds, partial(torch.mv, matrix, vector)), {"bytes": num_bytes})
+
+
+def text_arms(engine: selfdraft.Engine, prompt: list[int], count: int, writers: Mapping[str, Writer]) -> Iterator[Arm]:
+    """Each with a word on how its text compares with ours."""
+    ours = tuple(writers["selfdraft"](prompt, count)[0])
+
+    def run(write: Writer) -> dict[str, float]:
+        began = time.perf_counter()
+        _, seconds_per_token = write(prompt, count)
+        seconds = {"call_seconds": time.perf_counter() - began}
+        return seconds if count == 1 or seconds_per_token is None else {**seconds, "seconds": seconds_per_token}
+
+    for name, write in writers.items():
+        text = tuple(write(prompt, count)[0])
+        found = engine.compare(prompt, ours, text)
+        details = {"text": found.verdict, "parts_at": found.first_difference}
+        yield Arm(name, partial(run, write), {"prompt": len(prompt), "new_tokens": len(text), **details})
+
+
+def width_arms(engine: selfdraft.Engine, text: list[int]) -> Iterator[Arm]:
+    cache = engine.runner.new_cache(1, len(text))
+    engine.runner.forward(PassRequest([text[:CONTEXT]], [0], needs_scores=False), cache)
+
+    def verify(width: int) -> None:
+        engine.runner.forward(PassRequest([text[CONTEXT:][:width]], [CONTEXT]), cache).choices()
+
+    for width in WIDTHS:
+        yield Arm(f"{width} tokens", partial(median_seconds, partial(verify, width)), {"width": width})
+
+
+def arms_of(part: str, engine: selfdraft.Engine, options: Any, writers: Mapping[str, Writer]) -> Iterator[Arm]:
+    prompt = tokens_of(engine.tokenizer, options.prompt)
+    longer = list(islice(cycle(prompt), max(PROMPTS)))
+    if part == "plain":
+        yield from text_arms(engine, prompt, options.tokens, writers)
+    elif part == "prefill":
+        for length in PROMPTS:
+            yield from text_arms(engine, longer[:length], 1, writers)
+    elif part == "widths":
+        yield from width_arms(engine, longer[: CONTEXT + max(WIDTHS)])
+
+
+def tokens_of(tokenizer: Any, prompt: str) -> list[int]:
+    text = Path(prompt).read_text(encoding="utf-8") if os.path.isfile(prompt) else prompt
+    return list(tokenizer(text).input_ids)
+
+
+# ----------------------------------------------------------------------------------------------------------- measuring
+
+
+def interleave(arms: Sequence[Arm], repeats: int) -> list[dict[str, list[float]]]:
+    """What each arm took, turn by turn; a first turn of all is left out."""
+    kept: list[dict[str, list[float]]] = [{} for _ in arms]
+    for repeat in range(repeats + 1):
+        for arm, seconds in zip(arms, kept, strict=True):
+            time.sleep(PAUSE_SECONDS)
+            for name, value in arm.run().items():
+                seconds.setdefault(name, []).extend([value] if repeat else [])
+    return kept
+
+
+def turns(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    engine = selfdraft.Engine.from_pretrained(options.model, **PLAIN)
+    writers, missing = find_writers(engine, options) if {"plain", "prefill"} & {*options.parts} else ({}, {})
+    yield from ({"part": "plain", "method": name, "missing": reason} for name, reason in missing.items())
+    for part in options.parts:
+        if part != "memory":
+            arms = [floor_arm(engine), *arms_of(part, engine, options, writers)]
+            for arm, kept in zip(arms, interleave(arms, options.repeats), strict=True):
+                medians = {name: statistics.median(values) for name, values in kept.items()}
+                yield {"part": part, "method": arm.method, **arm.details, **medians, "repeats": kept}
+
+
+def memory(method: str, options: argparse.Namespace) -> dict[str, Any]:
+    before = resident_bytes()
+    if method == "selfdraft":
+        engine = selfdraft.Engine.from_pretrained(options.model, **PLAIN)
+        engine.generate(tokens_of(engine.tokenizer, options.prompt), max_new_tokens=options.tokens)
+    else:
+        model, tokenizer = load(options.model, device="cpu", dtype="float32")
+        bare: Any = SimpleNamespace(model=model, device=model.device)
+        transformers_text(bare, tokens_of(tokenizer, options.prompt), max_new_tokens=options.tokens)
+    return {"part": "memory", "method": method, "bytes": resident_bytes(), "bytes_before_loading": before}
+
+
+def resident_bytes() -> dict[str, int]:
+    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    return {name[:-1]: int(rest[0]) * 1024 for name, *rest in lines if name.startswith(("VmRSS", "VmHWM", "Rss"))}
+
+
+def run_job(options: argparse.Namespace) -> None:
+    """In a process of its own, print a line of JSON for each measurement."""
+    torch.set_num_threads(*options.threads)
+    load_before = os.getloadavg()
+    asked = {name: getattr(options, name) for name in ("model", "prompt", "tokens", "repeats")}
+    for row in turns(options) if options.job == "turns" else [memory(options.job, options)]:
+        where = machine_circumstances(torch.device("cpu"), torch.float32)
+        loads = {"load_before": load_before, "load_after": os.getloadavg()}
+        kept = {"benchmark": "cpu", **row, "options": asked, "selfdraft": selfdraft.__version__, **where, **loads}
+        print(json.dumps(kept), flush=True)
+
+
+def rows_of(job: str, threads: int, arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, __file__, *arguments, "--threads", str(threads), "--job", job]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        yield from (json.loads(line) for line in process.stdout or () if line.startswith('{"benchmark"'))
+    if process.returncode:
+        raise SystemExit(f"measuring {job} with {threads} threads failed: exit status {process.returncode}")
+
+
+def table(part: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if part == "memory":
+        ours = next((row["bytes"]["VmRSS"] for row in rows if row["method"] == "selfdraft"), math.nan)
+        for row in rows:
+            sizes = "".join(f"{name:>10}{num_bytes / 1e6:8.0f} MB" for name, num_bytes in row["bytes"].items())
+            yield f"{row['method']:26}{sizes}{row['bytes']['VmRSS'] / ours:8.2f}x selfdraft"
+        return
+    measured = [(row, row.get("seconds", row.get("call_seconds"))) for row in rows if "missing" not in row]
+    floor = next(seconds for row, seconds in measured if row["method"] == "floor")
+    ours = {row["prompt"]: seconds for row, seconds in measured if row["method"] == "selfdraft"}
+    yield f"{'':26}{'prompt':>7}{'ms':>10}{'a second':>10}{'of floor':>10}{'floors':>9}{'/selfdraft':>11}  call, text"
+    for row, seconds in measured:
+        ratio = seconds / ours.get(row.get("prompt"), math.nan)
+        call = f"  {row['new_tokens'] / row['call_seconds']:.2f}/s, {row['text']}" if "text" in row else ""
+        call += f" at {row['parts_at']}" if row.get("parts_at") is not None else ""
+        yield (
+            f"{row['method']:26}{row.get('prompt', ''):>7}{1000 * seconds:10.2f}{1 / seconds:10.2f}"
+            f"{floor / seconds:10.1%}{seconds / floor:9.2f}{ratio:10.2f}x{call}"
+        )
+    yield from (f"{row['method']}: left out, {row['missing']}" for row in rows if "missing" in row)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--model", default=DEFAULT_MODEL, help="catalogue name or folder; default %(default)s")
+    made.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N")
+    made.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    made.add_argument("--repeats", type=int, default=15, metavar="N")
+    made.add_argument("--tokens", type=int, default=64, metavar="N", help="new ones")
+    made.add_argument("--prompt", default=PROMPT, metavar="TEXT", help="or a file that holds it")
+    made.add_argument("--peers", type=Path, metavar="FOLDER", help="weights in the formats of other engines")
+    made.add_argument("--output", metavar="FILE.jsonl", help="add a line of JSON for each measurement")
+    made.add_argument("--job", choices=("turns", "selfdraft", "transformers"), help=argparse.SUPPRESS)
+    return made
+
+
+def main() -> int:
+    options = parser().parse_args()
+    if options.job:
+        run_job(options)
+        return 0
+    jobs = ["turns"] if {*options.parts} - {"memory"} else []
+    jobs += ["selfdraft", "transformers"] if "memory" in options.parts else []
+    found = []
+    for threads in options.threads:
+        for job in jobs:
+            for row in rows_of(job, threads, sys.argv[1:]):
+                found.append(row)
+                if options.output:
+                    with Path(options.output).open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(row) + "\n")
+    for threads in options.threads:
+        for part in options.parts:
+            print(f"\n{part}, {threads} threads, median of {options.repeats}")
+            print("\n".join(table(part, [row for row in found if (row["part"], row["threads"]) == (part, threads)])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,415 @@
+/* A few tokens through attentions, MLPs and the head of a model, in float32 on a CPU.
+
+   Each weight is read once for all tokens of a pass; threads share the rows of a product, and the tokens and heads of
+   attention. What becomes of a token does not depend on the others in its pass: a sum always adds the same numbers in
+   the same order. Compiled on the machine that runs it; numbers are read as models/cpu/compiled.py writes them. */
+
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#else
+#define LANES 8
+#define EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define ODD 1, 3, 5, 7, 9, 11, 13, 15
+#endif
+#define TILE 4 /* tokens whose sums are kept in registers */
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
+typedef float unaligned __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+typedef struct { const float *weight, *bias; double eps, offset; int64_t is_centred; } Norm; /* no weight: no norm */
+typedef struct { const float *weight, *bias; int64_t rows; } Linear;                           /* no rows: none */
+
+typedef struct {
+    Norm before, after;
+    Linear inner[3]; /* queries, keys, values; gate, up; or whatever of that is one product */
+    Linear outer;
+    double multiplier;
+    int64_t size, is_attention;
+    int64_t is_gated, activation; /* of an MLP: 0 silu, 1 gelu, 2 gelu_tanh */
+    int64_t layer, num_heads, num_kv_heads, dim, turn, num_turned, is_interleaved, mask;
+    double scaling, softcap; /* 0: none */
+    Norm query_norm, key_norm;
+    int64_t norms_all_heads; /* together; else each by itself */
+} SubLayer;
+
+typedef struct { const float *cos, *sin; int64_t num_positions; } Turn; /* [positions, half of what turns] */
+typedef struct { const float *values; int64_t row_stride; } Mask;       /* [rows, width, end], added; none: all seen */
+
+typedef struct {
+    int64_t num_threads, num_tokens, width, end;
+    const int64_t *rows, *slots, *positions; /* cache row of each row, slot and position of each token */
+    float *cache;
+    int64_t layer_stride, values_stride, row_stride, head_stride;
+    const Turn *turns;
+    const Mask *masks;
+    float *inner, *other, *branch; /* [tokens, ...] of all threads */
+    float *own;                    /* of each thread */
+    int64_t own_size;
+} Pass;
+
+INLINE void share(int64_t count, int64_t grain, int64_t *first, int64_t *end) {
+    int64_t id = omp_get_thread_num(), threads = omp_get_num_threads(), grains = (count + grain - 1) / grain;
+    *first = grains * id / threads * grain;
+    *end = grains * (id + 1) / threads * grain;
+    if (*end > count) *end = count;
+    if (*first > count) *first = count;
+}
+
+/* ------------------------------------------------------------------------------------------------------ numbers */
+
+/* Lane i becomes the sum of the lanes of sums[i]. */
+INLINE vec sums_of(vec *sums) {
+#pragma GCC unroll 4
+    for (int count = LANES / 2; count; count /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++)
+            sums[i] = __builtin_shufflevector(sums[2 * i], sums[2 * i + 1], EVEN) +
+                      __builtin_shufflevector(sums[2 * i], sums[2 * i + 1], ODD);
+    return sums[0];
+}
+
+INLINE float sum_of(vec sum) {
+    vec sums[LANES] = {sum};
+    return sums_of(sums)[0];
+}
+
+INLINE vec exp_of(vec x) {
+    const vec none = {0};
+    bits is_small = (bits)(x < none - 87.0f);
+    x = (vec)(~is_small & (bits)x);
+    bits is_large = (bits)(x > none + 88.0f);
+    x = (vec)((~is_large & (bits)x) | (is_large & (bits)(none + 88.0f)));
+    vec shifted = x * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: what is left of it is a whole number */
+    vec whole = shifted - 12582912.0f;
+    x = x - whole * 0.693359375f;
+    x = x + whole * 2.12194440e-4f;
+    vec y = x * 1.9875691500e-4f + 1.3981999507e-3f;
+    y = y * x + 8.3334519073e-3f;
+    y = y * x + 4.1665795894e-2f;
+    y = y * x + 1.6666665459e-1f;
+    y = y * x + 5.0000001201e-1f;
+    y = y * (x * x) + x + 1.0f;
+    return (vec)(~is_small & ((bits)y + ((bits)shifted << 23)));
+}
+
+INLINE vec sigmoid(vec x) { return 1.0f / (exp_of(-x) + 1.0f); }
+
+INLINE vec activated(int64_t kind, vec x) {
+    if (kind == 0) return x * sigmoid(x);
+    if (kind == 2) return x * sigmoid((x + x * x * x * 0.044715f) * 1.5957691216057308f); /* 1 + tanh(u): 2 sigmoid(2u) */
+    for (int lane = 0; lane < LANES; lane++) x[lane] *= 0.5f * (1.0f + erff(x[lane] * 0.70710678118654752f));
+    return x;
+}
+
+INLINE vec load(const float *from, int64_t count) {
+    if (count >= LANES) return *(const unaligned *)from;
+    vec x = {0};
+    memcpy(&x, from, 4 * count);
+    return x;
+}
+
+INLINE void store(float *to, vec x, int64_t count) {
+    if (count >= LANES) *(unaligned *)to = x;
+    else memcpy(to, &x, 4 * count);
+}
+
+/* ----------------------------------------------------------------------------------------------------- products */
+
+/* T tokens with R rows of a weight; T * R lanes are used at most. */
+INLINE void block(const int T, const int R, const float *w, int64_t K, const float *x, float *out, int64_t stride) {
+    vec sums[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) sums[i] = (vec){0};
+    int64_t k = 0;
+    for (; k + LANES <= K; k += LANES) {
+        vec xs[TILE];
+#pragma GCC unroll 4
+        for (int t = 0; t < T; t++) xs[t] = *(const unaligned *)(x + t * K + k);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+            vec row = *(const unaligned *)(w + r * K + k);
+            __builtin_prefetch(w + (r + R) * K + k);
+#pragma GCC unroll 4
+            for (int t = 0; t < T; t++) sums[t * R + r] += row * xs[t];
+        }
+    }
+    vec totals = sums_of(sums);
+    for (; k < K; k++)
+        for (int t = 0; t < T; t++)
+            for (int r = 0; r < R; r++) totals[t * R + r] += w[r * K + k] * x[t * K + k];
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++)
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) out[t * stride + r] = totals[t * R + r];
+}
+
+#define OF(T, R)                                                                              \
+    case T:                                                                                   \
+        for (; n + R <= end; n += R) block(T, R, w + n * K, K, x, out + n, stride);           \
+        for (; n < end; n++) block(T, 1, w + n * K, K, x, out + n, stride);                   \
+        break;
+
+static void tile(int T, const float *w, int64_t K, const float *x, float *out, int64_t stride, int64_t n, int64_t end) {
+    switch (T) { OF(1, LANES / 2) OF(2, LANES / 2) OF(3, LANES / 3) OF(4, LANES / 4) }
+}
+
+/* Rows `first` to `end` of a weight, with each token; tile by tile while they are in the cache. */
+static void product(int64_t T, Linear by, int64_t K, const float *x, float *out, int64_t stride, int64_t first,
+                    int64_t end) {
+    int64_t step = T > TILE ? LANES / TILE : end - first;
+    for (int64_t n = first; n < end; n += step)
+        for (int64_t t = 0; t < T; t += TILE)
+            tile(T - t < TILE ? T - t : TILE, by.weight, K, x + t * K, out + t * stride, stride, n,
+                 n + step < end ? n + step : end);
+    for (int64_t t = 0; by.bias && t < T; t++)
+        for (int64_t n = first; n < end; n++) out[t * stride + n] += by.bias[n];
+}
+
+/* -------------------------------------------------------------------------------------------------------- norms */
+
+INLINE float length_of(const float *x, int64_t size) {
+    vec sum = {0};
+    for (int64_t i = 0; i < size; i += LANES) {
+        vec part = load(x + i, size - i);
+        sum += part * part;
+    }
+    return sum_of(sum);
+}
+
+static void normed(Norm norm, const float *x, int64_t size, float *out) {
+    float mean = 0, scale;
+    if (norm.is_centred) {
+        vec sum = {0};
+        for (int64_t i = 0; i < size; i += LANES) sum += load(x + i, size - i);
+        mean = sum_of(sum) / size;
+        for (int64_t i = 0; i < size; i++) out[i] = x[i] - mean;
+        x = out;
+    }
+    scale = 1.0 / sqrt(length_of(x, size) / size + norm.eps);
+    for (int64_t i = 0; i < size; i++) {
+        out[i] = x[i] * scale * (norm.weight[i] + (float)norm.offset);
+        if (norm.bias) out[i] += norm.bias[i];
+    }
+}
+
+/* All tokens, by each thread for itself; those that are not normed are where they were. */
+static const float *all_normed(Norm norm, const float *x, int64_t num_tokens, int64_t size, float *own) {
+    if (!norm.weight) return x;
+    for (int64_t t = 0; t < num_tokens; t++) normed(norm, x + t * size, size, own + t * size);
+    return own;
+}
+
+/* ---------------------------------------------------------------------------------------------------- attention */
+
+static void turn(const SubLayer *part, const Turn *by, int64_t position, float *head) {
+    int64_t half = part->num_turned / 2;
+    if (position >= by->num_positions) position = by->num_positions - 1; /* of padding */
+    const float *cos = by->cos + position * half, *sin = by->sin + position * half;
+    int64_t step = part->is_interleaved ? 2 : 1, distance = part->is_interleaved ? 1 : half;
+    for (int64_t i = 0; i < half; i++) {
+        float low = head[i * step], high = head[i * step + distance];
+        head[i * step] = low * cos[i] - high * sin[i];
+        head[i * step + distance] = high * cos[i] + low * sin[i];
+    }
+}
+
+/* Of a token: all heads of `count` as one, given what they are divided by. */
+static void norm_head(Norm norm, float *head, int64_t dim, int64_t number, float scale) {
+    for (int64_t i = 0; i < dim; i++) head[i] = head[i] * scale * (norm.weight[number * dim + i] + (float)norm.offset);
+}
+
+static float scale_of(Norm norm, const float *x, int64_t size) {
+    return norm.weight ? 1.0 / sqrt(length_of(x, size) / size + norm.eps) : 1.0;
+}
+
+/* Norms and turns queries and keys, and puts keys and values into the cache. */
+static void place_heads(const SubLayer *part, const Pass *pass, float *own) {
+    int64_t dim = part->dim, num_q = part->num_heads, num_kv = part->num_kv_heads, all = num_q + 2 * num_kv, first, end;
+    if (part->norms_all_heads) {
+        for (int64_t t = 0; t < pass->num_tokens; t++) {
+            own[2 * t] = scale_of(part->query_norm, pass->inner + t * all * dim, num_q * dim);
+            own[2 * t + 1] = scale_of(part->key_norm, pass->inner + (t * all + num_q) * dim, num_kv * dim);
+        }
+#pragma omp barrier
+    }
+    share(pass->num_tokens * all, 1, &first, &end);
+    for (int64_t unit = first; unit < end; unit++) {
+        int64_t t = unit / all, number = unit % all, is_key = number >= num_q, kv = number - num_q;
+        float *head = pass->inner + unit * dim;
+        if (kv < num_kv) {
+            Norm norm = is_key ? part->key_norm : part->query_norm;
+            if (norm.weight && part->norms_all_heads) norm_head(norm, head, dim, is_key ? kv : number, own[2 * t + is_key]);
+            else if (norm.weight) normed(norm, head, dim, head);
+            if (part->num_turned) turn(part, pass->turns + part->turn, pass->positions[t], head);
+        }
+        if (is_key)
+            memcpy(pass->cache + part->layer * pass->layer_stride + (kv >= num_kv) * pass->values_stride +
+                       pass->rows[t / pass->width] * pass->row_stride + kv % num_kv * pass->head_stride +
+                       pass->slots[t] * dim, head, 4 * dim);
+    }
+}
+
+/* The scores of up to LANES slots; lanes after them repeat the last. */
+INLINE vec scores_of(const float *query, const float *keys, int64_t dim, int64_t count) {
+    const float *key[LANES];
+    vec sums[LANES];
+    for (int i = 0; i < LANES; i++) key[i] = keys + (i < count ? i : count - 1) * dim, sums[i] = (vec){0};
+    int64_t k = 0;
+    for (; k + LANES <= dim; k += LANES) {
+        vec part = *(const unaligned *)(query + k);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) sums[i] += part * *(const unaligned *)(key[i] + k);
+    }
+    vec totals = sums_of(sums);
+    for (; k < dim; k++)
+        for (int i = 0; i < LANES; i++) totals[i] += query[k] * key[i][k];
+    return totals;
+}
+
+/* Weights of `end` slots in place of their scores, not yet divided by what is returned. */
+static float softmax(float *scores, int64_t end) {
+    float peak = -INFINITY;
+    for (int64_t s = 0; s < end; s++) peak = scores[s] > peak ? scores[s] : peak;
+    vec total = {0};
+    for (int64_t s = 0; s < end; s += LANES) {
+        for (int64_t rest = end; rest < s + LANES; rest++) scores[rest] = -INFINITY;
+        vec weights = exp_of(*(unaligned *)(scores + s) - peak);
+        *(unaligned *)(scores + s) = weights;
+        total += weights;
+    }
+    return sum_of(total);
+}
+
+/* Up to 4 vectors of a head of what is seen. */
+static void mix(const float *weights, const float *values, int64_t end, int64_t dim, int64_t count, float total, float *out) {
+    vec sums[4] = {{0}};
+    int64_t num_vectors = (count + LANES - 1) / LANES;
+    for (int64_t s = 0; s < end; s++) {
+        if (weights[s] == 0) continue;
+        for (int64_t i = 0; i < num_vectors; i++)
+            sums[i] += weights[s] * load(values + s * dim + i * LANES, count - i * LANES);
+    }
+    for (int64_t i = 0; i < num_vectors; i++) store(out + i * LANES, sums[i] / total, count - i * LANES);
+}
+
+static void attend(const SubLayer *part, const Pass *pass, int64_t t, int64_t head, float *out, float *scores) {
+    int64_t dim = part->dim, kv = head / (part->num_heads / part->num_kv_heads), row = t / pass->width, end = pass->end;
+    const float *query = pass->inner + (t * (part->num_heads + 2 * part->num_kv_heads) + head) * dim;
+    const float *keys = pass->cache + part->layer * pass->layer_stride + pass->rows[row] * pass->row_stride +
+                        kv * pass->head_stride;
+    Mask mask = pass->masks[part->mask];
+    const float *seen = mask.values ? mask.values + row * mask.row_stride + t % pass->width * end : NULL;
+    for (int64_t s = 0; s < end; s += LANES) {
+        vec found = scores_of(query, keys + s * dim, dim, end - s) * (float)part->scaling;
+        if (part->softcap) { /* tanh(z) = 2 sigmoid(2z) - 1 */
+            float cap = part->softcap;
+            found = (2.0f * sigmoid(found * (2.0f / cap)) - 1.0f) * cap;
+        }
+        if (seen) found += load(seen + s, end - s);
+        *(unaligned *)(scores + s) = found;
+    }
+    float total = softmax(scores, end);
+    for (int64_t d = 0; d < dim; d += 4 * LANES)
+        mix(scores, keys + pass->values_stride + d, end, dim, dim - d < 4 * LANES ? dim - d : 4 * LANES, total, out + d);
+}
+
+/* --------------------------------------------------------------------------------------------------- sub-layers */
+
+static int64_t num_inner(const SubLayer *part) { return part->inner[0].rows + part->inner[1].rows + part->inner[2].rows; }
+
+static void inner_products(const SubLayer *part, const Pass *pass, const float *x) {
+    int64_t before = 0, all = num_inner(part), first, end;
+    for (int i = 0; i < 3; before += part->inner[i++].rows) {
+        share(part->inner[i].rows, LANES, &first, &end);
+        product(pass->num_tokens, part->inner[i], part->size, x, pass->inner + before, all, first, end);
+    }
+}
+
+/* What the outer product of an MLP reads; each thread has made all that it needs. */
+static void activate(const SubLayer *part, const Pass *pass, const float *x) {
+    Linear gate = part->inner[0], up = part->inner[1];
+    int64_t size = gate.rows, first, end, T = pass->num_tokens;
+    share(size, LANES, &first, &end);
+    product(T, gate, part->size, x, pass->inner, size, first, end);
+    if (part->is_gated) product(T, up, part->size, x, pass->other, size, first, end);
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t i = t * size + first; i < t * size + end; i += LANES) {
+            vec value = activated(part->activation, load(pass->inner + i, t * size + end - i));
+            if (part->is_gated) value *= load(pass->other + i, t * size + end - i);
+            store(pass->inner + i, value, t * size + end - i);
+        }
+}
+
+static void mixed_heads(const SubLayer *part, const Pass *pass, float *own) {
+    int64_t first, end;
+    share(pass->num_tokens * part->num_heads, 1, &first, &end);
+    for (int64_t unit = first; unit < end; unit++)
+        attend(part, pass, unit / part->num_heads, unit % part->num_heads, pass->other + unit * part->dim, own);
+}
+
+/* The branch, normed where that comes after it, times its multiplier, added to the stream. */
+static void add_branch(const SubLayer *part, const Pass *pass, const float *x, int64_t K, float *hidden, float *own) {
+    int64_t size = part->size, first, end;
+    share(size, LANES, &first, &end);
+    product(pass->num_tokens, part->outer, K, x, pass->branch, size, first, end);
+    if (part->after.weight) {
+#pragma omp barrier
+    }
+    const float *branch = all_normed(part->after, pass->branch, pass->num_tokens, size, own);
+    for (int64_t t = 0; t < pass->num_tokens; t++)
+        for (int64_t i = first; i < end; i++) hidden[t * size + i] += (float)part->multiplier * branch[t * size + i];
+}
+
+void run_sublayers(const SubLayer *const *parts, int64_t count, const Pass *pass, float *hidden) {
+#pragma omp parallel num_threads(pass->num_threads)
+    {
+        float *own = pass->own + omp_get_thread_num() * pass->own_size;
+        for (int64_t number = 0; number < count; number++) {
+            const SubLayer *part = parts[number];
+            const float *x = all_normed(part->before, hidden, pass->num_tokens, part->size, own);
+            if (part->is_attention) {
+                inner_products(part, pass, x);
+#pragma omp barrier
+                place_heads(part, pass, own);
+#pragma omp barrier
+                mixed_heads(part, pass, own);
+            } else
+                activate(part, pass, x);
+#pragma omp barrier
+            int64_t K = part->is_attention ? part->num_heads * part->dim : part->inner[0].rows;
+            add_branch(part, pass, part->is_attention ? pass->other : pass->inner, K, hidden, own);
+#pragma omp barrier
+        }
+    }
+}
+
+/* [tokens, rows of the head] of the stream after the last sub-layer. */
+void run_head(Norm norm, Linear head, int64_t size, const Pass *pass, const float *hidden, float *scores) {
+#pragma omp parallel num_threads(pass->num_threads)
+    {
+        int64_t first, end;
+        float *own = pass->own + omp_get_thread_num() * pass->own_size;
+        const float *x = all_normed(norm, hidden, pass->num_tokens, size, own);
+        share(head.rows, LANES, &first, &end);
+        product(pass->num_tokens, head, size, x, scores, head.rows, first, end);
+    }
+}
+
+/* A product by itself, for measuring. */
+void run_linear(Linear by, int64_t size, int64_t num_tokens, const float *x, float *out, int64_t num_threads) {
+#pragma omp parallel num_threads(num_threads)
+    {
+        int64_t first, end;
+        share(by.rows, LANES, &first, &end);
+        product(num_tokens, by, size, x, out, by.rows, first, end);
+    }
+}

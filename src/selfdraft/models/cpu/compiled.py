@@ -1,0 +1,287 @@
+"""Passes of a few tokens in float32 by compiled kernels (kernels/cpu/passes.c): all sub-layers in one call.
+
+They read the model's own weights where they are. What the kernels do not know (experts, modules with hooks) runs
+its own forward in between; wider passes are torch's products, which are faster there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ...kernels.features import Norm
+from ..cache import SlotCache
+from ..gpu.memory import power_of_two, reads_are_free
+from ..joined import JoinedAttention, JoinedBranch, JoinedHead, JoinedMLP, JoinedNorm
+from ..rotary import Rotaries
+from ..sublayer import Pass, SubLayer
+from .library import library
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_LANES = 16
+_WIDTHS = (16, 32, 64)
+_LEAST_BYTES = 1 << 20
+"""A smaller product takes no time that could be measured."""
+
+
+def _fields(**kinds: Any) -> Any:
+    return type("Fields", (Structure,), {"_fields_": list(kinds.items())})
+
+
+_Norm = _fields(weight=c_void_p, bias=c_void_p, eps=c_double, offset=c_double, is_centred=c_int64)
+_Linear = _fields(weight=c_void_p, bias=c_void_p, rows=c_int64)
+_SubLayer = _fields(
+    before=_Norm,
+    after=_Norm,
+    inner=_Linear * 3,
+    outer=_Linear,
+    multiplier=c_double,
+    **dict.fromkeys(("size", "is_attention", "is_gated", "activation", "layer", "num_heads", "num_kv_heads"), c_int64),
+    **dict.fromkeys(("dim", "turn", "num_turned", "is_interleaved", "mask"), c_int64),
+    scaling=c_double,
+    softcap=c_double,
+    query_norm=_Norm,
+    key_norm=_Norm,
+    norms_all_heads=c_int64,
+)
+_Turn = _fields(cos=c_void_p, sin=c_void_p, num_positions=c_int64)
+_Mask = _fields(values=c_void_p, row_stride=c_int64)
+_Pass = _fields(
+    **dict.fromkeys(("num_threads", "num_tokens", "width", "end"), c_int64),
+    **dict.fromkeys(("rows", "slots", "positions", "cache"), c_void_p),
+    **dict.fromkeys(("layer_stride", "values_stride", "row_stride", "head_stride"), c_int64),
+    turns=POINTER(_Turn),
+    masks=POINTER(_Mask),
+    **dict.fromkeys(("inner", "other", "branch", "own"), c_void_p),
+    own_size=c_int64,
+)
+
+
+class Compiled:
+    """A decoder's sub-layers, final norm and head, as far as the kernels know them."""
+
+    def __init__(
+        self, kernels: ctypes.CDLL, sublayers: Sequence[SubLayer], final_norm: Any, head: Any, rotaries: Rotaries
+    ) -> None:
+        self._kernels, self._rotaries = kernels, rotaries
+        parts = {one.name: one.run for one in sublayers if _is_known(one.run)}
+        attentions = [part for part in parts.values() if isinstance(part, JoinedAttention)]
+        self._kinds = list(dict.fromkeys(part.rotary_kind for part in attentions if part.has_rotary))
+        self._windows = list(dict.fromkeys(part.heads.window for part in attentions))
+        self._numbers = {name: self._sublayer(part) for name, part in parts.items()}
+        self._room = _Room.of(self._numbers.values())
+        self._head = _Head.of(final_norm, head)
+        weights = [weight for part in parts.values() for weight in _weights(part)]
+        self.num_threads, self.max_tokens = _measure(kernels, [*weights, *(self._head.weights if self._head else ())])
+
+    def takes(self, hidden: torch.Tensor) -> bool:
+        """Whether kernels run passes of as many tokens."""
+        is_plain = hidden.dtype == torch.float32 and type(hidden) is torch.Tensor
+        return is_plain and hidden.shape[:-1].numel() <= self.max_tokens and reads_are_free(hidden)
+
+    def walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+        """The stream after these; `hidden` stays what it is."""
+        cache = step.cache
+        if not isinstance(cache, SlotCache) or cache.storage is None or cache.segments:
+            return walk(sublayers, hidden, step)
+        for is_known, parts in itertools.groupby(sublayers, lambda part: part.name in self._numbers):
+            hidden = self._run(list(parts), hidden, step) if is_known else walk(list(parts), hidden, step)
+        return hidden
+
+    def scores(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """Of the stream after the last sub-layer; None: the kernels do not know the norm or the head."""
+        head = self._head
+        if head is None:
+            return None
+        hidden = hidden.contiguous()
+        num_tokens, size = hidden.shape[:-1].numel(), hidden.shape[-1]
+        own = hidden.new_empty(self.num_threads, num_tokens * size)
+        step = _Pass(num_threads=self.num_threads, num_tokens=num_tokens, own=own.data_ptr(), own_size=own.shape[1])
+        scores = hidden.new_empty(*hidden.shape[:-1], head.linear.rows)
+        stream, found = c_void_p(hidden.data_ptr()), c_void_p(scores.data_ptr())
+        self._kernels.run_head(head.norm, head.linear, c_int64(size), byref(step), stream, found)
+        return scores
+
+    def _run(self, parts: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+        hidden = hidden.clone(memory_format=torch.contiguous_format)
+        numbers = step.compiled.setdefault("numbers", None) or self._pass(hidden, step)
+        step.compiled["numbers"] = numbers
+        addresses = (POINTER(_SubLayer) * len(parts))(*[ctypes.pointer(self._numbers[part.name]) for part in parts])
+        self._kernels.run_sublayers(addresses, c_int64(len(parts)), byref(numbers), c_void_p(hidden.data_ptr()))
+        return hidden
+
+    def _pass(self, hidden: torch.Tensor, step: Pass) -> Any:
+        rows, width, size = hidden.shape
+        place, num_tokens, storage = step.placement, rows * width, step.cache.storage
+        cache_rows = range(place.rows.start, place.rows.stop) if isinstance(place.rows, slice) else place.rows
+        tensors = [torch.as_tensor(cache_rows), place.slots.contiguous(), place.positions.contiguous()]
+        own_size = max(num_tokens * max(size, 2), place.end + _LANES)
+        room = self._room
+        sizes = [num_tokens * room.inner, num_tokens * room.other, num_tokens * size, self.num_threads * own_size]
+        parts = hidden.new_empty(sum(sizes)).split(sizes)
+        angles = [self._rotaries.table(power_of_two(place.end), kind) for kind in self._kinds]
+        masks = [place.mask(window, hidden.dtype) for window in self._windows]
+        numbers = _Pass(
+            *(self.num_threads, num_tokens, width, place.end, *map(torch.Tensor.data_ptr, tensors), storage.data_ptr()),
+            *storage.stride()[:4],
+            (_Turn * len(angles))(*[_Turn(cos.data_ptr(), sin.data_ptr(), len(cos)) for cos, sin in angles]),
+            (_Mask * len(masks))(*map(_mask, masks)),
+            *map(torch.Tensor.data_ptr, parts),
+            own_size,
+        )
+        numbers.kept = tensors, parts, angles, masks  # for as long as their addresses are
+        return numbers
+
+    def _sublayer(self, part: JoinedAttention | JoinedMLP) -> Any:
+        norm, after, multiplier = part.sides
+        size = (part.out if isinstance(part, JoinedAttention) else part.down).shape[0]
+        shared = {"before": _norm(norm), "after": _norm(after), "multiplier": multiplier, "size": size}
+        if isinstance(part, JoinedMLP):
+            up = part.up.chunk(2) if part.is_gated else [part.up]
+            biases = [None, None] if part.up_bias is None else part.up_bias.chunk(len(up))
+            inner = (_Linear * 3)(*map(_linear, up, biases))
+            kind = ACTIVATIONS.index(str(part.kind))
+            outer = _linear(part.down, part.down_bias)
+            return _SubLayer(inner=inner, outer=outer, is_gated=part.is_gated, activation=kind, **shared)
+        heads, kind, is_together = part.heads, part.rotary_kind, part.query_norm_all is not None
+        norms = (part.query_norm_all, part.key_norm_all) if is_together else (heads.query_norm, heads.key_norm)
+        return _SubLayer(
+            inner=(_Linear * 3)(_linear(part.qkv, part.qkv_bias)),
+            outer=_linear(part.out, part.out_bias),
+            is_attention=1,
+            layer=part.layer,
+            num_heads=heads.num_heads,
+            num_kv_heads=heads.num_kv_heads,
+            dim=heads.dim,
+            turn=self._kinds.index(kind) if part.has_rotary else 0,
+            num_turned=2 * self._rotaries.table(1, kind)[0].shape[1] if part.has_rotary else 0,
+            is_interleaved=heads.rotary.is_interleaved,
+            mask=self._windows.index(heads.window),
+            scaling=heads.scaling,
+            softcap=heads.softcap or 0.0,
+            query_norm=_norm(norms[0]),
+            key_norm=_norm(norms[1]),
+            norms_all_heads=is_together,
+            **shared,
+        )
+
+
+def walk(sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+    """By torch's operations, or the modules' own."""
+    for sublayer in sublayers:
+        hidden = sublayer.run(hidden, step)
+    return hidden
+
+
+@dataclass(frozen=True)
+class _Head:
+    norm: Any
+    linear: Any
+    weights: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def of(cls, norm: Any, head: Any) -> _Head | None:
+        is_known = isinstance(head, JoinedHead) and isinstance(norm, JoinedNorm)
+        if not is_known or not _are_plain(head.weight, head.bias, norm.weight, norm.bias):
+            return None
+        return cls(_norm(norm), _linear(head.weight, head.bias), (head.weight,))
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Numbers of a token that all threads share."""
+
+    inner: int
+    other: int
+
+    @classmethod
+    def of(cls, parts: Any) -> _Room:
+        inner = [sum(one.rows for one in part.inner) if part.is_attention else part.inner[0].rows for part in parts]
+        other = [part.num_heads * part.dim if part.is_attention else part.inner[0].rows for part in parts]
+        return cls(max(inner, default=0), max(other, default=0))
+
+
+def _is_known(part: Any) -> bool:
+    """Plain weights in float32, and an activation that the kernels have."""
+    if isinstance(part, JoinedMLP) and part.kind not in ACTIVATIONS:
+        return False
+    return isinstance(part, JoinedAttention | JoinedMLP) and _are_plain(*_weights(part), *_small(part))
+
+
+def _weights(part: JoinedAttention | JoinedMLP) -> tuple[torch.Tensor, torch.Tensor]:
+    return (part.qkv, part.out) if isinstance(part, JoinedAttention) else (part.up, part.down)
+
+
+def _small(part: JoinedAttention | JoinedMLP) -> list[torch.Tensor | None]:
+    norms: list[Any] = [part.norm, part.after]
+    biases = [part.up_bias, part.down_bias] if isinstance(part, JoinedMLP) else [part.qkv_bias, part.out_bias]
+    if isinstance(part, JoinedAttention):
+        norms += [part.query_norm_all, part.key_norm_all, part.heads.query_norm, part.heads.key_norm]
+    return [*biases, *(weight for norm in norms if norm is not None for weight in (norm.weight, norm.bias))]
+
+
+def _are_plain(*tensors: torch.Tensor | None) -> bool:
+    given = [tensor for tensor in tensors if tensor is not None]
+    return all(one.dtype == torch.float32 and one.device.type == "cpu" and one.is_contiguous() for one in given)
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _norm(norm: Norm | None) -> Any:
+    if norm is None:
+        return _Norm()
+    return _Norm(_address(norm.weight), _address(norm.bias), norm.eps, norm.offset, norm.is_centred)
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+    return _Linear(_address(weight), _address(bias), len(weight))
+
+
+def _mask(mask: torch.Tensor | None) -> Any:
+    return _Mask() if mask is None else _Mask(mask.data_ptr(), mask.stride(0) if len(mask) > 1 else 0)
+
+
+# ------------------------------------------------------------------------------------------------ what is measured
+
+
+def _measure(kernels: ctypes.CDLL, weights: Sequence[torch.Tensor]) -> tuple[int, int]:
+    """On how many threads one token is quickest, and up to how many tokens kernels are quicker than torch."""
+    num_threads, weight = torch.get_num_threads(), max(weights, key=torch.Tensor.numel, default=None)
+    if weight is None or weight.nbytes < _LEAST_BYTES:
+        return num_threads, _WIDTHS[0]
+    rows, size = weight.shape
+    linear = _linear(weight, None)
+
+    def seconds(num_tokens: int, threads: int) -> float:
+        """Of the kernel; without threads of torch's product."""
+        x = torch.ones(num_tokens, size)
+        out = x.new_empty(num_tokens, rows)
+        addresses = c_void_p(x.data_ptr()), c_void_p(out.data_ptr()), c_int64(threads)
+        if not threads:
+            return _least_seconds(lambda: F.linear(x, weight))
+        return _least_seconds(lambda: kernels.run_linear(linear, c_int64(size), c_int64(num_tokens), *addresses))
+
+    choices = {num_threads, (num_threads + 1) // 2, 1}
+    num_threads = min(choices, key=lambda threads: seconds(1, threads))
+    quicker = itertools.takewhile(lambda width: seconds(width, num_threads) < seconds(width, 0), _WIDTHS)
+    return num_threads, max(quicker, default=_WIDTHS[0])
+
+
+def _least_seconds(run: Callable[[], Any], repeats: int = 3) -> float:
+    run()
+    taken = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
