@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-import selfdraft
+from selfdraft import Engine, __version__
 from selfdraft.measure.circumstances import machine_circumstances
 from selfdraft.measure.peers import transformers_text
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL, model_folder
@@ -50,12 +50,11 @@ WIDTHS, CONTEXT, PROMPTS = (1, 2, 4, 8, 16), 100, (100, 300, 1000)
 PAUSE_SECONDS, PASSES_A_TURN, LLAMA_CONTEXT = 0.5, 3, 2048
 PLAIN: dict[str, Any] = {"device": "cpu", "dtype": "float32", "strategy": "off", "prefix_cache": False}
 PROMPT = (
-    "The lighthouse stood at the end of a long stone pier, and for most of the year nobody but the keeper and his "
-    "daughter ever walked out to it. Every evening they climbed the ninety-one steps together, trimmed the lamp and "
-    "wrote down what the sea had done that day. One night in November, when the wind came from the north, they saw"
+    "The lighthouse stood at the end of a long stone pier. One night in November, when the wind came from the north,"
 )
-Writer = Callable[[list[int], int], tuple[Sequence[int], float | None]]
-"""Continues a prompt by a number of tokens: them, and the seconds of each in decoding alone, if there are several."""
+Text = tuple[Sequence[int], float | None]
+"""Tokens, and the seconds of each in decoding alone, if there are several."""
+Writer = Callable[[list[int], int], Text]  # continues a prompt by a number of tokens
 
 
 class Arm(NamedTuple):
@@ -66,39 +65,31 @@ class Arm(NamedTuple):
     details: Mapping[str, Any]
 
 
-class Arrivals:
-    """When tokens came; also a streamer of transformers, which puts the prompt first."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
+class Arrivals(list[float]):
+    """When tokens came; a streamer of transformers."""
 
     def put(self, tokens: object) -> bool:
-        self.times.append(time.perf_counter())
+        self.append(time.perf_counter())
         return False  # to CTranslate2: do not stop
 
-    def end(self) -> None:
-        pass
+    def end(self) -> None: ...
 
-    def seconds_per_token(self, first: int = 0) -> float | None:
-        num_later = len(self.times) - first - 1
-        return (self.times[-1] - self.times[first]) / num_later if num_later > 0 else None
+    def per_token(self) -> float | None:
+        return (self[-1] - self[0]) / (len(self) - 1) if len(self) > 1 else None
 
 
-# ------------------------------------------------------------------------------------------------------------- engines
-
-
-def selfdraft_writer(engine: selfdraft.Engine, prompt: list[int], count: int) -> tuple[Sequence[int], float | None]:
+def selfdraft_text(engine: Engine, prompt: list[int], count: int) -> Text:
     made = engine.generate(prompt, max_new_tokens=count)
     return made.tokens, made.stats.decode_seconds / made.stats.num_tokens
 
 
-def transformers_writer(engine: selfdraft.Engine, prompt: list[int], count: int) -> tuple[Sequence[int], float | None]:
+def generate_text(engine: Engine, prompt: list[int], count: int) -> Text:
     arrivals = Arrivals()
     tokens, _ = transformers_text(engine, prompt, max_new_tokens=count, streamer=arrivals)
-    return tokens, arrivals.seconds_per_token(first=1)
+    return tokens, Arrivals(arrivals[1:]).per_token()  # the prompt comes first
 
 
-def ctranslate2_writer(engine: selfdraft.Engine, model: Path, peers: Path, threads: int) -> Writer:
+def ctranslate2_writer(engine: Engine, model: Path, peers: Path, threads: int) -> Writer:
     import ctranslate2
 
     folder = peers / f"{model.name}-ctranslate2"
@@ -109,15 +100,15 @@ def ctranslate2_writer(engine: selfdraft.Engine, model: Path, peers: Path, threa
     generator = ctranslate2.Generator(str(folder), device="cpu", compute_type="float32", intra_threads=threads)
     greedy = {"beam_size": 1, "sampling_topk": 1, "include_prompt_in_result": False, "return_end_token": True}
 
-    def write(prompt: list[int], count: int) -> tuple[Sequence[int], float | None]:
+    def write(prompt: list[int], count: int) -> Text:
         arrivals, words = Arrivals(), engine.tokenizer.convert_ids_to_tokens(prompt)
         (made,) = generator.generate_batch([words], max_length=count, callback=arrivals.put, **greedy)
-        return made.sequences_ids[0], arrivals.seconds_per_token()
+        return made.sequences_ids[0], arrivals.per_token()
 
     return write
 
 
-def llama_writer(engine: selfdraft.Engine, model: Path, peers: Path, threads: int) -> Writer:
+def llama_writer(engine: Engine, model: Path, peers: Path, threads: int) -> Writer:
     """By `llama_decode` and the largest score, with keys and values in float32."""
     import llama_cpp
 
@@ -128,7 +119,7 @@ def llama_writer(engine: selfdraft.Engine, model: Path, peers: Path, threads: in
     cache = {"n_ctx": LLAMA_CONTEXT, "type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
     llama = llama_cpp.Llama(str(file), n_threads=threads, n_threads_batch=threads, verbose=False, **cache)
 
-    def write(prompt: list[int], count: int) -> tuple[Sequence[int], float | None]:
+    def write(prompt: list[int], count: int) -> Text:
         arrivals, tokens, unread = Arrivals(), [], prompt
         llama.reset()
         while len(tokens) < count and engine.eos_tokens.isdisjoint(unread if tokens else ()):
@@ -137,7 +128,7 @@ def llama_writer(engine: selfdraft.Engine, model: Path, peers: Path, threads: in
             unread = [int(np.ctypeslib.as_array(scores, shape=(llama.n_vocab(),)).argmax())]
             tokens += unread
             arrivals.put(unread)
-        return tokens, arrivals.seconds_per_token()
+        return tokens, arrivals.per_token()
 
     return write
 
@@ -148,19 +139,15 @@ def write_gguf(model: Any, file: str) -> None:
 
     config = model.config
     if config.model_type != "llama":
-        raise ValueError(f"no GGUF file is written of a model of type {config.model_type}")
+        raise ValueError(f"no GGUF file is written of a {config.model_type}")
     writer = gguf.GGUFWriter(file, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("none")
+    facts = {"embedding_length": config.hidden_size, "feed_forward_length": config.intermediate_size}
+    facts |= {"head_count": config.num_attention_heads, "head_count_kv": config.num_key_value_heads}
+    facts |= {"rope_freq_base": config.rope_parameters["rope_theta"], "rope_dimension_count": config.head_dim}
+    facts |= {"layer_norm_rms_eps": config.rms_norm_eps, "context_length": config.max_position_embeddings}
+    facts |= {"vocab_size": config.vocab_size, "block_count": config.num_hidden_layers, "tokenizer_model": "none"}
+    for name, value in facts.items():
+        getattr(writer, f"add_{name}")(value)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for name, weight in model.named_parameters():  # a tied head is not among them, nor in such files
@@ -168,16 +155,14 @@ def write_gguf(model: Any, file: str) -> None:
         if num_heads := heads.get(name.split(".")[-2]):  # transformers rotates halves, llama.cpp neighbours
             values = values.reshape(num_heads, 2, -1, config.hidden_size).swapaxes(1, 2).reshape(values.shape)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), np.ascontiguousarray(values))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        step()
 
 
-def find_writers(engine: selfdraft.Engine, options: argparse.Namespace) -> tuple[dict[str, Writer], dict[str, str]]:
+def find_writers(engine: Engine, options: argparse.Namespace) -> tuple[dict[str, Writer], dict[str, str]]:
     """Those that are there, and why others are not."""
-    writers: dict[str, Writer] = {"selfdraft": partial(selfdraft_writer, engine)}
-    writers["transformers"], missing = partial(transformers_writer, engine), {}
+    writers: dict[str, Writer] = {"selfdraft": partial(selfdraft_text, engine)}
+    writers["transformers"], missing = partial(generate_text, engine), {}
     model = model_folder(options.model) if options.model in CATALOGUE else Path(options.model)
     for name, make in (("ctranslate2", ctranslate2_writer), ("llama-cpp-python", llama_writer)):
         try:
@@ -190,62 +175,47 @@ def find_writers(engine: selfdraft.Engine, options: argparse.Namespace) -> tuple
     return writers, missing
 
 
-# ---------------------------------------------------------------------------------------------------------------- arms
-
-
 def median_seconds(work: Callable[[], object]) -> dict[str, float]:
-    taken = []
+    times = [time.perf_counter()]
     for _ in range(PASSES_A_TURN):
-        began = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - began)
-    return {"seconds": statistics.median(taken)}
+        times.append(time.perf_counter())
+    return {"seconds": statistics.median(end - begin for begin, end in pairwise(times))}
 
 
-def floor_arm(engine: selfdraft.Engine) -> Arm:
-    num_bytes, hidden = describe(engine.runner.decoder).pass_bytes, int(engine.model.config.hidden_size)
-    matrix, vector = torch.ones(num_bytes // 4 // hidden, hidden), torch.ones(hidden)
-    return Arm("floor", partial(median_seconds, partial(torch.mv, matrix, vector)), {"bytes": num_bytes})
-
-
-def text_arms(engine: selfdraft.Engine, prompt: list[int], count: int, writers: Mapping[str, Writer]) -> Iterator[Arm]:
+def text_arms(engine: Engine, prompt: list[int], count: int, writers: Mapping[str, Writer]) -> Iterator[Arm]:
     """Each with a word on how its text compares with ours."""
     ours = tuple(writers["selfdraft"](prompt, count)[0])
 
     def run(write: Writer) -> dict[str, float]:
         began = time.perf_counter()
-        _, seconds_per_token = write(prompt, count)
-        seconds = {"call_seconds": time.perf_counter() - began}
-        return seconds if count == 1 or seconds_per_token is None else {**seconds, "seconds": seconds_per_token}
+        _, seconds = write(prompt, count)
+        call_seconds = time.perf_counter() - began
+        return {"call_seconds": call_seconds, "seconds": call_seconds if count == 1 else seconds or math.nan}
 
     for name, write in writers.items():
         text = tuple(write(prompt, count)[0])
         found = engine.compare(prompt, ours, text)
         details = {"text": found.verdict, "parts_at": found.first_difference}
-        yield Arm(name, partial(run, write), {"prompt": len(prompt), "new_tokens": len(text), **details})
+        yield Arm(name, partial(run, write), {"prompt_tokens": len(prompt), "new_tokens": len(text), **details})
 
 
-def width_arms(engine: selfdraft.Engine, text: list[int]) -> Iterator[Arm]:
-    cache = engine.runner.new_cache(1, len(text))
-    engine.runner.forward(PassRequest([text[:CONTEXT]], [0], needs_scores=False), cache)
-
-    def verify(width: int) -> None:
-        engine.runner.forward(PassRequest([text[CONTEXT:][:width]], [CONTEXT]), cache).choices()
-
-    for width in WIDTHS:
-        yield Arm(f"{width} tokens", partial(median_seconds, partial(verify, width)), {"width": width})
-
-
-def arms_of(part: str, engine: selfdraft.Engine, options: Any, writers: Mapping[str, Writer]) -> Iterator[Arm]:
+def arms_of(part: str, engine: Engine, options: Any, writers: Mapping[str, Writer]) -> Iterator[Arm]:
     prompt = tokens_of(engine.tokenizer, options.prompt)
     longer = list(islice(cycle(prompt), max(PROMPTS)))
+    num_bytes, hidden = describe(engine.runner.decoder).pass_bytes, int(engine.model.config.hidden_size)
+    floor = partial(torch.mv, torch.ones(num_bytes // 4 // hidden, hidden), torch.ones(hidden))
+    yield Arm("floor", partial(median_seconds, floor), {"bytes": num_bytes})
     if part == "plain":
         yield from text_arms(engine, prompt, options.tokens, writers)
-    elif part == "prefill":
-        for length in PROMPTS:
-            yield from text_arms(engine, longer[:length], 1, writers)
-    elif part == "widths":
-        yield from width_arms(engine, longer[: CONTEXT + max(WIDTHS)])
+    for length in PROMPTS if part == "prefill" else ():
+        yield from text_arms(engine, longer[:length], 1, writers)
+    cache = engine.runner.new_cache(1, CONTEXT + max(WIDTHS))
+    engine.runner.forward(PassRequest([longer[:CONTEXT]], [0], needs_scores=False), cache)
+    for width in WIDTHS if part == "widths" else ():
+        request = PassRequest([longer[CONTEXT:][:width]], [CONTEXT])
+        run = partial(median_seconds, lambda request=request: engine.runner.forward(request, cache).choices())
+        yield Arm(f"{width} tokens", run, {"width": width})
 
 
 def tokens_of(tokenizer: Any, prompt: str) -> list[int]:
@@ -253,27 +223,23 @@ def tokens_of(tokenizer: Any, prompt: str) -> list[int]:
     return list(tokenizer(text).input_ids)
 
 
-# ----------------------------------------------------------------------------------------------------------- measuring
-
-
 def interleave(arms: Sequence[Arm], repeats: int) -> list[dict[str, list[float]]]:
     """What each arm took, turn by turn; a first turn of all is left out."""
-    kept: list[dict[str, list[float]]] = [{} for _ in arms]
-    for repeat in range(repeats + 1):
-        for arm, seconds in zip(arms, kept, strict=True):
+    kept: list[list[dict[str, float]]] = [[] for _ in arms]
+    for _ in range(repeats + 1):
+        for arm, own in zip(arms, kept, strict=True):
             time.sleep(PAUSE_SECONDS)
-            for name, value in arm.run().items():
-                seconds.setdefault(name, []).extend([value] if repeat else [])
-    return kept
+            own.append(arm.run())
+    return [{name: [turn[name] for turn in own[1:]] for name in own[0]} for own in kept]
 
 
 def turns(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    engine = selfdraft.Engine.from_pretrained(options.model, **PLAIN)
+    engine = Engine.from_pretrained(options.model, **PLAIN)
     writers, missing = find_writers(engine, options) if {"plain", "prefill"} & {*options.parts} else ({}, {})
     yield from ({"part": "plain", "method": name, "missing": reason} for name, reason in missing.items())
     for part in options.parts:
         if part != "memory":
-            arms = [floor_arm(engine), *arms_of(part, engine, options, writers)]
+            arms = list(arms_of(part, engine, options, writers))
             for arm, kept in zip(arms, interleave(arms, options.repeats), strict=True):
                 medians = {name: statistics.median(values) for name, values in kept.items()}
                 yield {"part": part, "method": arm.method, **arm.details, **medians, "repeats": kept}
@@ -282,7 +248,7 @@ def turns(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def memory(method: str, options: argparse.Namespace) -> dict[str, Any]:
     before = resident_bytes()
     if method == "selfdraft":
-        engine = selfdraft.Engine.from_pretrained(options.model, **PLAIN)
+        engine = Engine.from_pretrained(options.model, **PLAIN)
         engine.generate(tokens_of(engine.tokenizer, options.prompt), max_new_tokens=options.tokens)
     else:
         model, tokenizer = load(options.model, device="cpu", dtype="float32")
@@ -296,46 +262,35 @@ def resident_bytes() -> dict[str, int]:
     return {name[:-1]: int(rest[0]) * 1024 for name, *rest in lines if name.startswith(("VmRSS", "VmHWM", "Rss"))}
 
 
-def run_job(options: argparse.Namespace) -> None:
-    """In a process of its own, print a line of JSON for each measurement."""
+def run_job(options: argparse.Namespace) -> int:
+    """Print a line of JSON for each measurement."""
     torch.set_num_threads(*options.threads)
-    load_before = os.getloadavg()
-    asked = {name: getattr(options, name) for name in ("model", "prompt", "tokens", "repeats")}
+    known = {"options": {name: getattr(options, name) for name in ("model", "prompt", "tokens", "repeats")}}
+    known |= {"benchmark": "cpu", "selfdraft": __version__, "load_before": os.getloadavg()}
     for row in turns(options) if options.job == "turns" else [memory(options.job, options)]:
         where = machine_circumstances(torch.device("cpu"), torch.float32)
-        loads = {"load_before": load_before, "load_after": os.getloadavg()}
-        kept = {"benchmark": "cpu", **row, "options": asked, "selfdraft": selfdraft.__version__, **where, **loads}
-        print(json.dumps(kept), flush=True)
+        print(json.dumps({**row, **known, **where, "load_after": os.getloadavg()}), flush=True)
+    return 0
 
 
-def rows_of(job: str, threads: int, arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
-    command = [sys.executable, __file__, *arguments, "--threads", str(threads), "--job", job]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        yield from (json.loads(line) for line in process.stdout or () if line.startswith('{"benchmark"'))
-    if process.returncode:
-        raise SystemExit(f"measuring {job} with {threads} threads failed: exit status {process.returncode}")
-
-
-def table(part: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if part == "memory":
-        ours = next((row["bytes"]["VmRSS"] for row in rows if row["method"] == "selfdraft"), math.nan)
-        for row in rows:
-            sizes = "".join(f"{name:>10}{num_bytes / 1e6:8.0f} MB" for name, num_bytes in row["bytes"].items())
-            yield f"{row['method']:26}{sizes}{row['bytes']['VmRSS'] / ours:8.2f}x selfdraft"
-        return
-    measured = [(row, row.get("seconds", row.get("call_seconds"))) for row in rows if "missing" not in row]
-    floor = next(seconds for row, seconds in measured if row["method"] == "floor")
-    ours = {row["prompt"]: seconds for row, seconds in measured if row["method"] == "selfdraft"}
+def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    measured = [row for row in rows if "seconds" in row]
+    floor = next((row["seconds"] for row in measured if row["method"] == "floor"), math.nan)
+    ours = {row["prompt_tokens"]: row["seconds"] for row in measured if row["method"] == "selfdraft"}
     yield f"{'':26}{'prompt':>7}{'ms':>10}{'a second':>10}{'of floor':>10}{'floors':>9}{'/selfdraft':>11}  call, text"
-    for row, seconds in measured:
-        ratio = seconds / ours.get(row.get("prompt"), math.nan)
-        call = f"  {row['new_tokens'] / row['call_seconds']:.2f}/s, {row['text']}" if "text" in row else ""
-        call += f" at {row['parts_at']}" if row.get("parts_at") is not None else ""
-        yield (
-            f"{row['method']:26}{row.get('prompt', ''):>7}{1000 * seconds:10.2f}{1 / seconds:10.2f}"
-            f"{floor / seconds:10.1%}{seconds / floor:9.2f}{ratio:10.2f}x{call}"
-        )
+    for row in measured:
+        seconds, prompt = row["seconds"], row.get("prompt_tokens", "")
+        line = f"{row['method']:26}{prompt:>7}{1000 * seconds:10.2f}{1 / seconds:10.2f}{floor / seconds:10.1%}"
+        line += f"{seconds / floor:9.2f}" + (f"{seconds / ours[prompt]:10.2f}x" if prompt else "")
+        line += f"  {row['new_tokens'] / row['call_seconds']:.2f}/s, {row['text']}" if prompt else ""
+        yield line + (f" at {row['parts_at']}" if row.get("parts_at") is not None else "")
     yield from (f"{row['method']}: left out, {row['missing']}" for row in rows if "missing" in row)
+
+
+def memory_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        sizes = "".join(f"{name:>10}{num_bytes / 1e6:8.0f} MB" for name, num_bytes in row["bytes"].items())
+        yield f"{row['method']:26}{sizes}{row['bytes']['VmRSS'] / rows[0]['bytes']['VmRSS']:10.2f}x"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -355,22 +310,21 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     options = parser().parse_args()
     if options.job:
-        run_job(options)
-        return 0
+        return run_job(options)
     jobs = ["turns"] if {*options.parts} - {"memory"} else []
     jobs += ["selfdraft", "transformers"] if "memory" in options.parts else []
     found = []
-    for threads in options.threads:
-        for job in jobs:
-            for row in rows_of(job, threads, sys.argv[1:]):
-                found.append(row)
-                if options.output:
-                    with Path(options.output).open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(row) + "\n")
-    for threads in options.threads:
-        for part in options.parts:
-            print(f"\n{part}, {threads} threads, median of {options.repeats}")
-            print("\n".join(table(part, [row for row in found if (row["part"], row["threads"]) == (part, threads)])))
+    for threads, job in product(options.threads, jobs):
+        command = [sys.executable, __file__, *sys.argv[1:], "--threads", str(threads), "--job", job]
+        lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+        found += [json.loads(line) for line in lines if line.startswith('{"part"')]
+        if options.output:
+            with Path(options.output).open("a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+    for threads, part in product(options.threads, options.parts):
+        print(f"\n{part}, threads: {threads}, repeats: {options.repeats}")
+        rows = [row for row in found if (row["part"], row["threads"]) == (part, threads)]
+        print("\n".join((memory_table if part == "memory" else table)(rows)))
     return 0
 
 

@@ -117,7 +117,7 @@ def test_rotary(width, size, dtype):
 def test_interleaved_rotary(size, dtype):
     heads = drawn(2, 3, 5, 12, dtype=dtype)
     cos, sin = (drawn(2, 3, size // 2).repeat(1, 1, 2).to(dtype) for _ in "12")
-    turns = Pass(Placement.chain([0, 0], 3, heads.device), None, {None: (cos, sin)}).turns(None, is_interleaved=True)
+    turns = Pass(Placement.chain([0, 0], 3, heads.device), None, lambda: {None: (cos, sin)}).turns(None, is_interleaved=True)
     expected = rotate_interleaved(heads, heads, cos, sin, unsqueeze_dim=2)[0]
     assert_alike(rotated(heads, *turns, is_interleaved=True), expected)
     assert (rotated(heads, *turns) - expected).abs().max() > 1e-2

@@ -25,6 +25,7 @@ from .checks import check_attention, check_ready, check_weights, relative_error,
 from .cpu.compiled import Compiled, walk
 from .cpu.few import is_one_token
 from .families import Branch, Family, family_of
+from .gpu.memory import reads_are_free
 from .joined import JoinedBranch, joined_around, joined_attention, joined_head, joined_mlp, joined_norm
 from .placement import Placement
 from .rotary import MAX_POSITIONS, Rotaries, RotaryTable, no_rotary
@@ -196,9 +197,10 @@ class Decoder:
             # Padding of a ragged pass may stand after the last position; what it yields is never read.
             last = self._position_embedding.weight.shape[0] - 1
             hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
-        return hidden, Pass(
-            placement, cache, partial(self._rotaries.of, hidden, placement.positions), is_one_token(hidden)
-        )
+        step = Pass(placement, cache, partial(self._rotaries.of, hidden, placement.positions), is_one_token(hidden))
+        if not reads_are_free(hidden):
+            step.look_up()
+        return hidden, step
 
     def _begin_after(self, resume: Resume, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> Halfway:
         """The stream after the known point: only columns whose state is not known go through what is before it."""

@@ -45,6 +45,10 @@ class Pass:
     def rotary(self) -> Mapping[str | None, Angles]:
         return self.find_rotary()
 
+    def look_up(self) -> None:
+        """Angles, before any part of the pass is recorded by itself."""
+        self.rotary  # noqa: B018
+
     @cached_property
     def view(self) -> CacheView:
         return CacheView(self.cache, self.placement)
