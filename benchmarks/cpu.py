@@ -4,7 +4,8 @@
 
 --parts chooses what is measured, in float32, in a process of its own for each number of threads:
 
-floor    one product of a matrix as large as all weights that a token reads, and a vector (`torch.mv`)
+floor    the product (`torch.mv`) of a vector and a matrix as large as all weights that a token reads, with rows as
+         wide as the hidden size; with wider rows it is faster, and nearer to what memory allows
 plain    decoding the same prompt greedily: selfdraft, `model.generate`, CTranslate2 and llama.cpp
 widths   passes of 1 to 16 tokens after 100, as a draft is verified
 prefill  reading a prompt, up to its first new token
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -49,11 +49,8 @@ PARTS = ("floor", "plain", "widths", "prefill", "memory")
 WIDTHS, CONTEXT, PROMPTS = (1, 2, 4, 8, 16), 100, (100, 300, 1000)
 PAUSE_SECONDS, PASSES_A_TURN, LLAMA_CONTEXT = 0.5, 3, 2048
 PLAIN: dict[str, Any] = {"device": "cpu", "dtype": "float32", "strategy": "off", "prefix_cache": False}
-PROMPT = (
-    "The lighthouse stood at the end of a long stone pier. One night in November, when the wind came from the north,"
-)
-Text = tuple[Sequence[int], float | None]
-"""Tokens, and the seconds of each in decoding alone, if there are several."""
+PROMPT = "The lighthouse stood at the end of a stone pier. One night in November, when the wind came from the north,"
+Text = tuple[Sequence[int], float | None]  # tokens, and the seconds of each in decoding alone, if there are several
 Writer = Callable[[list[int], int], Text]  # continues a prompt by a number of tokens
 
 
@@ -96,13 +93,13 @@ def ctranslate2_writer(engine: Engine, model: Path, peers: Path, threads: int) -
     if not folder.exists():
         converter = ctranslate2.converters.TransformersConverter(str(model))
         converter.convert(f"{folder}.part", quantization="float32", force=True)
-        Path(f"{folder}.part").rename(folder)
+        os.rename(f"{folder}.part", folder)
     generator = ctranslate2.Generator(str(folder), device="cpu", compute_type="float32", intra_threads=threads)
-    greedy = {"beam_size": 1, "sampling_topk": 1, "include_prompt_in_result": False, "return_end_token": True}
+    keep = {"include_prompt_in_result": False, "return_end_token": True}  # it is greedy by itself
 
     def write(prompt: list[int], count: int) -> Text:
         arrivals, words = Arrivals(), engine.tokenizer.convert_ids_to_tokens(prompt)
-        (made,) = generator.generate_batch([words], max_length=count, callback=arrivals.put, **greedy)
+        (made,) = generator.generate_batch([words], max_length=count, callback=arrivals.put, **keep)
         return made.sequences_ids[0], arrivals.per_token()
 
     return write
@@ -115,7 +112,7 @@ def llama_writer(engine: Engine, model: Path, peers: Path, threads: int) -> Writ
     file = peers / f"{model.name}-f32.gguf"
     if not file.exists():
         write_gguf(engine.model, f"{file}.part")
-        Path(f"{file}.part").rename(file)
+        os.rename(f"{file}.part", file)
     cache = {"n_ctx": LLAMA_CONTEXT, "type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
     llama = llama_cpp.Llama(str(file), n_threads=threads, n_threads_batch=threads, verbose=False, **cache)
 
@@ -155,8 +152,8 @@ def write_gguf(model: Any, file: str) -> None:
         if num_heads := heads.get(name.split(".")[-2]):  # transformers rotates halves, llama.cpp neighbours
             values = values.reshape(num_heads, 2, -1, config.hidden_size).swapaxes(1, 2).reshape(values.shape)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), np.ascontiguousarray(values))
-    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
-        step()
+    for step in ("write_header_to_file", "write_kv_data_to_file", "write_tensors_to_file", "close"):
+        getattr(writer, step)()
 
 
 def find_writers(engine: Engine, options: argparse.Namespace) -> tuple[dict[str, Writer], dict[str, str]]:
@@ -191,7 +188,7 @@ def text_arms(engine: Engine, prompt: list[int], count: int, writers: Mapping[st
         began = time.perf_counter()
         _, seconds = write(prompt, count)
         call_seconds = time.perf_counter() - began
-        return {"call_seconds": call_seconds, "seconds": call_seconds if count == 1 else seconds or math.nan}
+        return {"call_seconds": call_seconds, "seconds": call_seconds if count == 1 else seconds or float("nan")}
 
     for name, write in writers.items():
         text = tuple(write(prompt, count)[0])
@@ -204,23 +201,24 @@ def arms_of(part: str, engine: Engine, options: Any, writers: Mapping[str, Write
     prompt = tokens_of(engine.tokenizer, options.prompt)
     longer = list(islice(cycle(prompt), max(PROMPTS)))
     num_bytes, hidden = describe(engine.runner.decoder).pass_bytes, int(engine.model.config.hidden_size)
-    floor = partial(torch.mv, torch.ones(num_bytes // 4 // hidden, hidden), torch.ones(hidden))
-    yield Arm("floor", partial(median_seconds, floor), {"bytes": num_bytes})
+    weights = torch.ones(num_bytes // 4 // (8 * hidden), 8 * hidden)
+    for name, size in (("floor", hidden), ("floor, rows 8 times wider", 8 * hidden)):
+        product_of_all = partial(torch.mv, weights.view(-1, size), torch.ones(size))
+        yield Arm(name, partial(median_seconds, product_of_all), {"bytes": weights.nbytes})
     if part == "plain":
         yield from text_arms(engine, prompt, options.tokens, writers)
     for length in PROMPTS if part == "prefill" else ():
         yield from text_arms(engine, longer[:length], 1, writers)
     cache = engine.runner.new_cache(1, CONTEXT + max(WIDTHS))
-    engine.runner.forward(PassRequest([longer[:CONTEXT]], [0], needs_scores=False), cache)
     for width in WIDTHS if part == "widths" else ():
+        engine.runner.forward(PassRequest([longer[:CONTEXT]], [0], needs_scores=False), cache)
         request = PassRequest([longer[CONTEXT:][:width]], [CONTEXT])
         run = partial(median_seconds, lambda request=request: engine.runner.forward(request, cache).choices())
         yield Arm(f"{width} tokens", run, {"width": width})
 
 
 def tokens_of(tokenizer: Any, prompt: str) -> list[int]:
-    text = Path(prompt).read_text(encoding="utf-8") if os.path.isfile(prompt) else prompt
-    return list(tokenizer(text).input_ids)
+    return list(tokenizer(Path(prompt).read_text("utf-8") if os.path.isfile(prompt) else prompt).input_ids)
 
 
 def interleave(arms: Sequence[Arm], repeats: int) -> list[dict[str, list[float]]]:
@@ -237,12 +235,11 @@ def turns(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     engine = Engine.from_pretrained(options.model, **PLAIN)
     writers, missing = find_writers(engine, options) if {"plain", "prefill"} & {*options.parts} else ({}, {})
     yield from ({"part": "plain", "method": name, "missing": reason} for name, reason in missing.items())
-    for part in options.parts:
-        if part != "memory":
-            arms = list(arms_of(part, engine, options, writers))
-            for arm, kept in zip(arms, interleave(arms, options.repeats), strict=True):
-                medians = {name: statistics.median(values) for name, values in kept.items()}
-                yield {"part": part, "method": arm.method, **arm.details, **medians, "repeats": kept}
+    for part in filter("memory".__ne__, options.parts):
+        arms = list(arms_of(part, engine, options, writers))
+        for arm, kept in zip(arms, interleave(arms, options.repeats), strict=True):
+            medians = {name: statistics.median(values) for name, values in kept.items()}
+            yield {"part": part, "method": arm.method, **arm.details, **medians, "repeats": kept}
 
 
 def memory(method: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -267,15 +264,15 @@ def run_job(options: argparse.Namespace) -> int:
     torch.set_num_threads(*options.threads)
     known = {"options": {name: getattr(options, name) for name in ("model", "prompt", "tokens", "repeats")}}
     known |= {"benchmark": "cpu", "selfdraft": __version__, "load_before": os.getloadavg()}
+    known |= machine_circumstances(torch.device("cpu"), torch.float32)
     for row in turns(options) if options.job == "turns" else [memory(options.job, options)]:
-        where = machine_circumstances(torch.device("cpu"), torch.float32)
-        print(json.dumps({**row, **known, **where, "load_after": os.getloadavg()}), flush=True)
+        print(json.dumps({**row, **known, "load_after": os.getloadavg()}), flush=True)
     return 0
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     measured = [row for row in rows if "seconds" in row]
-    floor = next((row["seconds"] for row in measured if row["method"] == "floor"), math.nan)
+    floor = next(row["seconds"] for row in measured if row["method"] == "floor")
     ours = {row["prompt_tokens"]: row["seconds"] for row in measured if row["method"] == "selfdraft"}
     yield f"{'':26}{'prompt':>7}{'ms':>10}{'a second':>10}{'of floor':>10}{'floors':>9}{'/selfdraft':>11}  call, text"
     for row in measured:
@@ -316,8 +313,9 @@ def main() -> int:
     found = []
     for threads, job in product(options.threads, jobs):
         command = [sys.executable, __file__, *sys.argv[1:], "--threads", str(threads), "--job", job]
-        lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-        found += [json.loads(line) for line in lines if line.startswith('{"part"')]
+        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        lines = [line for line in printed.splitlines() if line.startswith('{"part"')]
+        found += map(json.loads, lines)
         if options.output:
             with Path(options.output).open("a", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in lines)

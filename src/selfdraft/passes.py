@@ -237,6 +237,7 @@ class PassOutput:
     read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
     read_verdicts: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # see `kernels/top.reject`
     read_logprobs: Callable[[], list[list[list[float]]]] | None = field(default=None, repr=False)  # `top.logprobs`
+    best: torch.Tensor | None = None  # [rows, width] tokens of the largest scores, where they were found on the way
     is_compact: bool = False  # whether the slots of what follows from the choices have been moved together
 
     def of_rows(self, rows: Sequence[int]) -> PassOutput:
@@ -245,7 +246,9 @@ class PassOutput:
         def part(read: Callable[[], Sequence[T]] | None) -> Callable[[], list[T]] | None:
             return None if read is None else lambda: [read()[row] for row in rows]
 
-        return PassOutput(lambda: self.scores[list(rows)], {}, part(self.read_choices), None, part(self.read_logprobs))
+        choices, logprobs = part(self.read_choices), part(self.read_logprobs)
+        best = None if self.best is None else self.best[list(rows)]
+        return PassOutput(lambda: self.scores[list(rows)], {}, choices, None, logprobs, best)
 
     @cached_property
     def scores(self) -> torch.Tensor:
@@ -256,8 +259,9 @@ class PassOutput:
         """The best token after each column of each row, on the host."""
         if self.read_choices is not None:
             return self.read_choices()
-        best: list[list[int]] = self.scores.argmax(-1).tolist()
-        return best
+        best = self.scores.argmax(-1) if self.best is None else self.best
+        tokens: list[list[int]] = best.tolist()
+        return tokens
 
 
 class Site(NamedTuple):

@@ -167,13 +167,22 @@ class Decoder:
             hidden = self._walk(halfway.rest if needs_scores else up_to_last_keys(halfway.rest), hidden, halfway.step)
         if "norm" in capture:
             captured["norm"] = self.final_norm(hidden)
-        return PassOutput(self.scores(hidden) if needs_scores else hidden[:, :0], captured)
+        if not needs_scores:
+            return PassOutput(hidden[:, :0], captured)
+        scores, best = self._scores_and_best(hidden)
+        return PassOutput(scores, captured, best=best)
 
     def scores(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, width, vocabulary] of the stream after the last sub-layer."""
+        return self._scores_and_best(hidden)[0]
+
+    def _scores_and_best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """And the best tokens, where they are found on the way."""
         is_few = self.compiled is not None and self.compiled.takes(hidden)
-        raw = self.compiled.scores(hidden) if self.compiled is not None and is_few else None
-        return self.scores_of(self.head(self.final_norm(hidden)) if raw is None else raw)
+        found = self.compiled.scores(hidden) if self.compiled is not None and is_few else None
+        raw, best = (self.head(self.final_norm(hidden)), None) if found is None else found
+        scores = self.scores_of(raw)
+        return scores, best if scores is raw else None  # rounding may have made others as good
 
     def _walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
         is_few = self.compiled is not None and self.compiled.takes(hidden)
@@ -251,7 +260,7 @@ class Decoder:
         if parts is None or around is None:
             return None
         module, layer_type = self._branch_module(self._layers[layer], self.family.attention), self._layer_type(layer)
-        has_rotary = parts.has_rotary(self.config, layer)
+        has_rotary, joins = parts.has_rotary(self.config, layer), self._kernels is None
         table = RotaryTable(self._rotaries, self.context_length or MAX_POSITIONS, layer_type, parts.is_interleaved)
         make_heads = partial(
             Heads,
@@ -260,14 +269,15 @@ class Decoder:
             softcap=parts.softcap(self.config),
         )
         return joined_attention(
-            module, parts, around, make_heads, layer=layer, rotary_kind=layer_type, has_rotary=has_rotary
+            module, parts, around, make_heads, layer=layer, rotary_kind=layer_type, has_rotary=has_rotary, joins=joins
         )
 
     def _joined_mlp(self, layer: int) -> Any:
         parts, around = self._parts, self._around(layer, self.family.mlp)
         if parts is None or around is None:
             return None
-        return joined_mlp(self._branch_module(self._layers[layer], self.family.mlp), parts, around)
+        module = self._branch_module(self._layers[layer], self.family.mlp)
+        return joined_mlp(module, parts, around, joins=self._kernels is None)
 
     def _around(self, layer: int, branch: Branch) -> JoinedBranch | None:
         if self._parts is None:

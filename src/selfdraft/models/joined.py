@@ -2,9 +2,10 @@
 
 What they are made of is said by the family's row (families.py: Parts); where modules round, so do they.
 
-Small models on a CPU spend more time between operations than in them. The joined weights are the model's own: the
-parameters are re-pointed to slices of one storage, so nothing is held twice and the values do not change. Whatever is
-not a plain `nn.Linear` (quantised, sharded, adapted, hooked) keeps the module's own forward.
+Small models spend more time between operations than in them. The joined weights are the model's own: the parameters
+are re-pointed to slices of one storage, so nothing is held twice and the values do not change. Where compiled kernels
+run (cpu/compiled.py) weights stay where they are, mapped from their file as they may be: one call is all operations
+there. Whatever is not a plain `nn.Linear` (quantised, sharded, adapted, hooked) keeps the module's own forward.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,22 @@ from .families import Branch, NormKind, Parts
 from .sublayer import Pass
 
 _SILU = ("SiLU", "SiLUActivation")
+
+
+class Linear(NamedTuple):
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+
+def _only(linears: Sequence[Linear]) -> Linear:
+    (linear,) = linears
+    return linear
+
+
+def _products(hidden: torch.Tensor, linears: Sequence[Linear], is_one_token: bool) -> torch.Tensor:
+    """One after the other, as of one joined weight."""
+    found = [product(hidden, *linear, is_one_token) for linear in linears]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +102,7 @@ class JoinedBranch:
 
 @dataclass(frozen=True, eq=False)
 class JoinedAttention(JoinedBranch):
-    qkv: torch.Tensor
-    qkv_bias: torch.Tensor | None
+    inner: Sequence[Linear]  # queries, keys and values, or one of all
     out: torch.Tensor
     out_bias: torch.Tensor | None
     heads: Heads
@@ -96,11 +112,19 @@ class JoinedAttention(JoinedBranch):
     query_norm_all: JoinedNorm | None = None
     key_norm_all: JoinedNorm | None = None
 
+    @property
+    def qkv(self) -> torch.Tensor:
+        return _only(self.inner).weight
+
+    @property
+    def qkv_bias(self) -> torch.Tensor | None:
+        return _only(self.inner).bias
+
     def output(self, normed: torch.Tensor, step: Pass) -> torch.Tensor:
         rows, width, _ = normed.shape
         shape = self.heads
         num_heads, num_kv_heads = shape.num_heads, shape.num_kv_heads
-        qkv = product(normed, self.qkv, self.qkv_bias, step.is_one_token)
+        qkv = _products(normed, self.inner, step.is_one_token)
         if self.query_norm_all is not None:
             self._norm_all(qkv, step.is_one_token)
         heads = qkv.view(rows, width, -1, shape.dim)
@@ -139,16 +163,24 @@ class JoinedAttention(JoinedBranch):
 
 @dataclass(frozen=True, eq=False)
 class JoinedMLP(JoinedBranch):
-    up: torch.Tensor  # gate and up joined, where it is gated
-    up_bias: torch.Tensor | None
+    inner: Sequence[Linear]  # gate and up, where it is gated, or one of both
     down: torch.Tensor
     down_bias: torch.Tensor | None
     is_gated: bool
     activation: Callable[[torch.Tensor], torch.Tensor]
     kind: str | None  # of the activation, where kernels know it
 
+    @property
+    def up(self) -> torch.Tensor:
+        """Gate and up, where it is gated."""
+        return _only(self.inner).weight
+
+    @property
+    def up_bias(self) -> torch.Tensor | None:
+        return _only(self.inner).bias
+
     def output(self, normed: torch.Tensor, step: Pass) -> torch.Tensor:
-        inner = product(normed, self.up, self.up_bias, step.is_one_token)
+        inner = _products(normed, self.inner, step.is_one_token)
         if self.is_gated:
             gate, up = inner.chunk(2, dim=-1)
             return product(self.activation(gate).mul_(up), self.down, self.down_bias, step.is_one_token)
@@ -270,6 +302,7 @@ def joined_attention(
     layer: int,
     rotary_kind: str | None,
     has_rotary: bool,
+    joins: bool = True,
 ) -> JoinedAttention | None:
     linears: list[Any] = [getattr(module, name, None) for name in (*parts.projections, parts.out)]
     norms: Any = [joined_norm(getattr(module, name), parts.norm) for name in parts.head_norms or ()]
@@ -283,11 +316,11 @@ def joined_attention(
         *(num_heads, (num_all - num_heads) // 2, dim, float(module.scaling)),
         **dict(zip(("query_norm", "key_norm"), each, strict=False)),
     )
-    weights = (*around.sides, *join(projections), *_weights(out))
+    weights = (*around.sides, _inner(projections, joins), *_weights(out))
     return JoinedAttention(*weights, heads, layer, rotary_kind, has_rotary, *together)
 
 
-def joined_mlp(module: Any, parts: Parts, around: JoinedBranch) -> JoinedMLP | JoinedModule | None:
+def joined_mlp(module: Any, parts: Parts, around: JoinedBranch, joins: bool = True) -> JoinedMLP | JoinedModule | None:
     if parts.experts is not None and hasattr(module, parts.experts):
         experts = getattr(module, parts.experts)
         is_plain = all(map(_is_plain, module.modules()))
@@ -296,7 +329,7 @@ def joined_mlp(module: Any, parts: Parts, around: JoinedBranch) -> JoinedMLP | J
     linears: list[Any] = [getattr(module, name, None) for name in (*parts.inner, parts.down)]
     if not _are_plain_linear(linears) or not _is_plain(module):
         return None
-    weights = (*around.sides, *join(linears[:-1]), *_weights(linears[-1]))
+    weights = (*around.sides, _inner(linears[:-1], joins), *_weights(linears[-1]))
     return JoinedMLP(*weights, parts.is_gated, *_activation(getattr(module, parts.activation)))
 
 
@@ -314,11 +347,15 @@ def _activation(module: Any) -> tuple[Callable[[torch.Tensor], torch.Tensor], st
     return module, None
 
 
-def _weights(linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
-    return linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+def _weights(linear: nn.Linear) -> Linear:
+    return Linear(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
 
 
-def join(linears: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _inner(linears: Sequence[Any], joins: bool) -> tuple[Linear, ...]:
+    return (join(linears),) if joins else tuple(map(_weights, linears))
+
+
+def join(linears: Sequence[Any]) -> Linear:
     """The weights (and biases) of several layers as one tensor; the layers become slices of it.
 
     The mode follows the weights, not the caller: a trainable model stays trainable.
@@ -326,7 +363,7 @@ def join(linears: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
     with torch.inference_mode(linears[0].weight.is_inference()), torch.no_grad():
         weight = _join_parameters([linear.weight for linear in linears])
         biases = [linear.bias for linear in linears]
-        return weight, None if biases[0] is None else _join_parameters(biases)
+        return Linear(weight, None if biases[0] is None else _join_parameters(biases))
 
 
 def _join_parameters(parameters: Sequence[nn.Parameter]) -> torch.Tensor:

@@ -56,8 +56,14 @@ class Pass:
     def fork(self) -> Pass:
         """The same pass with what it has computed so far: what the fork computes later stays its own."""
         placement = replace(self.placement, _masks=dict(self.placement._masks))
-        known = {"block_inputs": dict(self.block_inputs), "compiled": {}, "_turns": dict(self._turns)}
-        return replace(self, placement=placement, find_rotary=lambda: self.rotary, **known)
+        return replace(
+            self,
+            placement=placement,
+            find_rotary=lambda: self.rotary,
+            block_inputs=dict(self.block_inputs),
+            compiled={},
+            _turns=dict(self._turns),
+        )
 
 
 @dataclass(frozen=True)

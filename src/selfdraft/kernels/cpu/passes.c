@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <omp.h>
+#include <sched.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -18,7 +19,8 @@
 #define EVEN 0, 2, 4, 6, 8, 10, 12, 14
 #define ODD 1, 3, 5, 7, 9, 11, 13, 15
 #endif
-#define TILE 4 /* tokens whose sums are kept in registers */
+#define TILE 4            /* tokens whose sums are kept in registers */
+#define NEAR_NUMBERS 7168 /* that stay in the nearest cache, of 32 KiB or more */
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
@@ -62,6 +64,21 @@ INLINE void share(int64_t count, int64_t grain, int64_t *first, int64_t *end) {
     *end = grains * (id + 1) / threads * grain;
     if (*end > count) *end = count;
     if (*first > count) *first = count;
+}
+
+/* Where threads wait for each other: one that waits long lets others have its core, which OpenMP's barrier does not. */
+typedef struct { int64_t num_waiting, num_met; } Meeting;
+enum { PATIENCE = 4000 };
+
+static void meet(Meeting *at) {
+    int64_t threads = omp_get_num_threads(), met = __atomic_load_n(&at->num_met, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&at->num_waiting, 1, __ATOMIC_ACQ_REL) == threads) {
+        at->num_waiting = 0;
+        __atomic_store_n(&at->num_met, met + 1, __ATOMIC_RELEASE);
+        return;
+    }
+    for (int64_t tries = 0; __atomic_load_n(&at->num_met, __ATOMIC_ACQUIRE) == met; tries++)
+        if (tries > PATIENCE) sched_yield();
 }
 
 /* ------------------------------------------------------------------------------------------------------ numbers */
@@ -124,8 +141,9 @@ INLINE void store(float *to, vec x, int64_t count) {
 
 /* ----------------------------------------------------------------------------------------------------- products */
 
-/* T tokens with R rows of a weight; T * R lanes are used at most. */
-INLINE void block(const int T, const int R, const float *w, int64_t K, const float *x, float *out, int64_t stride) {
+/* T tokens with R rows of a weight, at most LANES pairs. The first tokens fetch the rows that are next. */
+INLINE void block(const int is_first, const int T, const int R, const float *w, int64_t K, const float *x, float *out,
+                  int64_t stride) {
     vec sums[LANES];
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) sums[i] = (vec){0};
@@ -137,7 +155,7 @@ INLINE void block(const int T, const int R, const float *w, int64_t K, const flo
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
             vec row = *(const unaligned *)(w + r * K + k);
-            __builtin_prefetch(w + (r + R) * K + k);
+            if (is_first) __builtin_prefetch(w + (r + R) * K + k);
 #pragma GCC unroll 4
             for (int t = 0; t < T; t++) sums[t * R + r] += row * xs[t];
         }
@@ -154,22 +172,26 @@ INLINE void block(const int T, const int R, const float *w, int64_t K, const flo
 
 #define OF(T, R)                                                                              \
     case T:                                                                                   \
-        for (; n + R <= end; n += R) block(T, R, w + n * K, K, x, out + n, stride);           \
-        for (; n < end; n++) block(T, 1, w + n * K, K, x, out + n, stride);                   \
+        for (; n + R <= end; n += R) block(is_first, T, R, w + n * K, K, x, out + n, stride); \
+        for (; n < end; n++) block(is_first, T, 1, w + n * K, K, x, out + n, stride);         \
         break;
 
-static void tile(int T, const float *w, int64_t K, const float *x, float *out, int64_t stride, int64_t n, int64_t end) {
+INLINE void tile(const int is_first, int T, const float *w, int64_t K, const float *x, float *out, int64_t stride,
+                 int64_t n, int64_t end) {
     switch (T) { OF(1, LANES / 2) OF(2, LANES / 2) OF(3, LANES / 3) OF(4, LANES / 4) }
 }
 
-/* Rows `first` to `end` of a weight, with each token; tile by tile while they are in the cache. */
+/* Rows `first` to `end` of a weight, with each token: as many rows at a time as stay in the nearest cache. */
 static void product(int64_t T, Linear by, int64_t K, const float *x, float *out, int64_t stride, int64_t first,
                     int64_t end) {
-    int64_t step = T > TILE ? LANES / TILE : end - first;
-    for (int64_t n = first; n < end; n += step)
-        for (int64_t t = 0; t < T; t += TILE)
-            tile(T - t < TILE ? T - t : TILE, by.weight, K, x + t * K, out + t * stride, stride, n,
-                 n + step < end ? n + step : end);
+    const int64_t grain = LANES / TILE, room = NEAR_NUMBERS / K - TILE;
+    int64_t step = T <= TILE ? end - first : room < grain ? grain : room / grain * grain;
+    for (int64_t n = first; n < end; n += step) {
+        int64_t stop = n + step < end ? n + step : end;
+        tile(1, T < TILE ? T : TILE, by.weight, K, x, out, stride, n, stop);
+        for (int64_t t = TILE; t < T; t += TILE)
+            tile(0, T - t < TILE ? T - t : TILE, by.weight, K, x + t * K, out + t * stride, stride, n, stop);
+    }
     for (int64_t t = 0; by.bias && t < T; t++)
         for (int64_t n = first; n < end; n++) out[t * stride + n] += by.bias[n];
 }
@@ -232,14 +254,14 @@ static float scale_of(Norm norm, const float *x, int64_t size) {
 }
 
 /* Norms and turns queries and keys, and puts keys and values into the cache. */
-static void place_heads(const SubLayer *part, const Pass *pass, float *own) {
+static void place_heads(const SubLayer *part, const Pass *pass, float *own, Meeting *at) {
     int64_t dim = part->dim, num_q = part->num_heads, num_kv = part->num_kv_heads, all = num_q + 2 * num_kv, first, end;
     if (part->norms_all_heads) {
         for (int64_t t = 0; t < pass->num_tokens; t++) {
             own[2 * t] = scale_of(part->query_norm, pass->inner + t * all * dim, num_q * dim);
             own[2 * t + 1] = scale_of(part->key_norm, pass->inner + (t * all + num_q) * dim, num_kv * dim);
         }
-#pragma omp barrier
+        meet(at);
     }
     share(pass->num_tokens * all, 1, &first, &end);
     for (int64_t unit = first; unit < end; unit++) {
@@ -289,16 +311,17 @@ static float softmax(float *scores, int64_t end) {
     return sum_of(total);
 }
 
-/* Up to 4 vectors of a head of what is seen. */
-static void mix(const float *weights, const float *values, int64_t end, int64_t dim, int64_t count, float total, float *out) {
+/* `count` numbers of a head, in V vectors, of what is seen. */
+INLINE void mix(const int V, const float *weights, const float *values, int64_t end, int64_t dim, int64_t count,
+                float total, float *out) {
     vec sums[4] = {{0}};
-    int64_t num_vectors = (count + LANES - 1) / LANES;
     for (int64_t s = 0; s < end; s++) {
         if (weights[s] == 0) continue;
-        for (int64_t i = 0; i < num_vectors; i++)
-            sums[i] += weights[s] * load(values + s * dim + i * LANES, count - i * LANES);
+#pragma GCC unroll 4
+        for (int i = 0; i < V; i++) sums[i] += weights[s] * load(values + s * dim + i * LANES, count - i * LANES);
     }
-    for (int64_t i = 0; i < num_vectors; i++) store(out + i * LANES, sums[i] / total, count - i * LANES);
+#pragma GCC unroll 4
+    for (int i = 0; i < V; i++) store(out + i * LANES, sums[i] / total, count - i * LANES);
 }
 
 static void attend(const SubLayer *part, const Pass *pass, int64_t t, int64_t head, float *out, float *scores) {
@@ -318,8 +341,10 @@ static void attend(const SubLayer *part, const Pass *pass, int64_t t, int64_t he
         *(unaligned *)(scores + s) = found;
     }
     float total = softmax(scores, end);
-    for (int64_t d = 0; d < dim; d += 4 * LANES)
-        mix(scores, keys + pass->values_stride + d, end, dim, dim - d < 4 * LANES ? dim - d : 4 * LANES, total, out + d);
+    const float *values = keys + pass->values_stride;
+    int64_t d = 0;
+    for (; d + 4 * LANES <= dim; d += 4 * LANES) mix(4, scores, values + d, end, dim, 4 * LANES, total, out + d);
+    for (; d < dim; d += LANES) mix(1, scores, values + d, end, dim, dim - d < LANES ? dim - d : LANES, total, out + d);
 }
 
 /* --------------------------------------------------------------------------------------------------- sub-layers */
@@ -357,19 +382,19 @@ static void mixed_heads(const SubLayer *part, const Pass *pass, float *own) {
 }
 
 /* The branch, normed where that comes after it, times its multiplier, added to the stream. */
-static void add_branch(const SubLayer *part, const Pass *pass, const float *x, int64_t K, float *hidden, float *own) {
+static void add_branch(const SubLayer *part, const Pass *pass, const float *x, int64_t K, float *hidden, float *own,
+                       Meeting *at) {
     int64_t size = part->size, first, end;
     share(size, LANES, &first, &end);
     product(pass->num_tokens, part->outer, K, x, pass->branch, size, first, end);
-    if (part->after.weight) {
-#pragma omp barrier
-    }
+    if (part->after.weight) meet(at);
     const float *branch = all_normed(part->after, pass->branch, pass->num_tokens, size, own);
     for (int64_t t = 0; t < pass->num_tokens; t++)
         for (int64_t i = first; i < end; i++) hidden[t * size + i] += (float)part->multiplier * branch[t * size + i];
 }
 
 void run_sublayers(const SubLayer *const *parts, int64_t count, const Pass *pass, float *hidden) {
+    Meeting at = {0};
 #pragma omp parallel num_threads(pass->num_threads)
     {
         float *own = pass->own + omp_get_thread_num() * pass->own_size;
@@ -378,22 +403,39 @@ void run_sublayers(const SubLayer *const *parts, int64_t count, const Pass *pass
             const float *x = all_normed(part->before, hidden, pass->num_tokens, part->size, own);
             if (part->is_attention) {
                 inner_products(part, pass, x);
-#pragma omp barrier
-                place_heads(part, pass, own);
-#pragma omp barrier
+                meet(&at);
+                place_heads(part, pass, own, &at);
+                meet(&at);
                 mixed_heads(part, pass, own);
             } else
                 activate(part, pass, x);
-#pragma omp barrier
+            meet(&at);
             int64_t K = part->is_attention ? part->num_heads * part->dim : part->inner[0].rows;
-            add_branch(part, pass, part->is_attention ? pass->other : pass->inner, K, hidden, own);
-#pragma omp barrier
+            add_branch(part, pass, part->is_attention ? pass->other : pass->inner, K, hidden, own, &at);
+            meet(&at);
         }
     }
 }
 
-/* [tokens, rows of the head] of the stream after the last sub-layer. */
-void run_head(Norm norm, Linear head, int64_t size, const Pass *pass, const float *hidden, float *scores) {
+/* The first of the largest. */
+static int64_t largest(const float *x, int64_t first, int64_t end) {
+    vec peaks = (vec){0} - INFINITY;
+    for (int64_t i = first; i + LANES <= end; i += LANES) {
+        vec part = *(const unaligned *)(x + i);
+        bits is_more = (bits)(part > peaks);
+        peaks = (vec)((is_more & (bits)part) | (~is_more & (bits)peaks));
+    }
+    float peak = -INFINITY;
+    for (int lane = 0; lane < LANES; lane++) peak = peaks[lane] > peak ? peaks[lane] : peak;
+    for (int64_t i = end - (end - first) % LANES; i < end; i++) peak = x[i] > peak ? x[i] : peak;
+    for (int64_t i = first; i < end; i++)
+        if (x[i] == peak) return i;
+    return first;
+}
+
+/* Scores [tokens, rows of the head] of the stream after the last sub-layer, and which of them are best. */
+void run_head(Norm norm, Linear head, int64_t size, const Pass *pass, const float *hidden, float *scores, int64_t *best) {
+    for (int64_t t = 0; t < pass->num_tokens; t++) best[t] = 0;
 #pragma omp parallel num_threads(pass->num_threads)
     {
         int64_t first, end;
@@ -401,6 +443,14 @@ void run_head(Norm norm, Linear head, int64_t size, const Pass *pass, const floa
         const float *x = all_normed(norm, hidden, pass->num_tokens, size, own);
         share(head.rows, LANES, &first, &end);
         product(pass->num_tokens, head, size, x, scores, head.rows, first, end);
+#pragma omp barrier
+        if (first < end)
+            for (int64_t t = 0; t < pass->num_tokens; t++) {
+                const float *row = scores + t * head.rows;
+                int64_t found = largest(row, first, end);
+#pragma omp critical
+                if (row[found] > row[best[t]] || (row[found] == row[best[t]] && found < best[t])) best[t] = found;
+            }
     }
 }
 

@@ -20,10 +20,9 @@ import torch.nn.functional as F
 from ...kernels.features import Norm
 from ..cache import SlotCache
 from ..gpu.memory import power_of_two, reads_are_free
-from ..joined import JoinedAttention, JoinedBranch, JoinedHead, JoinedMLP, JoinedNorm
+from ..joined import JoinedAttention, JoinedHead, JoinedMLP, JoinedNorm, Linear
 from ..rotary import Rotaries
 from ..sublayer import Pass, SubLayer
-from .library import library
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _LANES = 16
@@ -72,15 +71,15 @@ class Compiled:
         self, kernels: ctypes.CDLL, sublayers: Sequence[SubLayer], final_norm: Any, head: Any, rotaries: Rotaries
     ) -> None:
         self._kernels, self._rotaries = kernels, rotaries
-        parts = {one.name: one.run for one in sublayers if _is_known(one.run)}
+        parts: dict[str, Any] = {one.name: one.run for one in sublayers if _is_known(one.run)}
         attentions = [part for part in parts.values() if isinstance(part, JoinedAttention)]
         self._kinds = list(dict.fromkeys(part.rotary_kind for part in attentions if part.has_rotary))
         self._windows = list(dict.fromkeys(part.heads.window for part in attentions))
         self._numbers = {name: self._sublayer(part) for name, part in parts.items()}
         self._room = _Room.of(self._numbers.values())
         self._head = _Head.of(final_norm, head)
-        weights = [weight for part in parts.values() for weight in _weights(part)]
-        self.num_threads, self.max_tokens = _measure(kernels, [*weights, *(self._head.weights if self._head else ())])
+        weights = [linear.weight for part in parts.values() for linear in part.inner]
+        self.num_threads, self.max_tokens = _measure(kernels, [*weights, *([head.weight] if self._head else [])])
 
     def takes(self, hidden: torch.Tensor) -> bool:
         """Whether kernels run passes of as many tokens."""
@@ -93,11 +92,12 @@ class Compiled:
         if not isinstance(cache, SlotCache) or cache.storage is None or cache.segments:
             return walk(sublayers, hidden, step)
         for is_known, parts in itertools.groupby(sublayers, lambda part: part.name in self._numbers):
-            hidden = self._run(list(parts), hidden, step) if is_known else walk(list(parts), hidden, step)
+            run = self._run if is_known else walk
+            hidden = run(list(parts), hidden, step)
         return hidden
 
-    def scores(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """Of the stream after the last sub-layer; None: the kernels do not know the norm or the head."""
+    def scores(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Of the stream after the last sub-layer, and the best tokens; None: the norm or the head is another one."""
         head = self._head
         if head is None:
             return None
@@ -106,27 +106,28 @@ class Compiled:
         own = hidden.new_empty(self.num_threads, num_tokens * size)
         step = _Pass(num_threads=self.num_threads, num_tokens=num_tokens, own=own.data_ptr(), own_size=own.shape[1])
         scores = hidden.new_empty(*hidden.shape[:-1], head.linear.rows)
-        stream, found = c_void_p(hidden.data_ptr()), c_void_p(scores.data_ptr())
-        self._kernels.run_head(head.norm, head.linear, c_int64(size), byref(step), stream, found)
-        return scores
+        best = hidden.new_empty(hidden.shape[:-1], dtype=torch.long)
+        addresses = [c_void_p(one.data_ptr()) for one in (hidden, scores, best)]
+        self._kernels.run_head(head.norm, head.linear, c_int64(size), byref(step), *addresses)
+        return scores, best
 
     def _run(self, parts: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
         hidden = hidden.clone(memory_format=torch.contiguous_format)
-        numbers = step.compiled.setdefault("numbers", None) or self._pass(hidden, step)
-        step.compiled["numbers"] = numbers
+        numbers = step.compiled.get("numbers") or step.compiled.setdefault("numbers", self._pass(hidden, step))
         addresses = (POINTER(_SubLayer) * len(parts))(*[ctypes.pointer(self._numbers[part.name]) for part in parts])
         self._kernels.run_sublayers(addresses, c_int64(len(parts)), byref(numbers), c_void_p(hidden.data_ptr()))
         return hidden
 
     def _pass(self, hidden: torch.Tensor, step: Pass) -> Any:
         rows, width, size = hidden.shape
-        place, num_tokens, storage = step.placement, rows * width, step.cache.storage
+        cache: Any = step.cache
+        place, num_tokens, storage = step.placement, rows * width, cache.storage
         cache_rows = range(place.rows.start, place.rows.stop) if isinstance(place.rows, slice) else place.rows
         tensors = [torch.as_tensor(cache_rows), place.slots.contiguous(), place.positions.contiguous()]
         own_size = max(num_tokens * max(size, 2), place.end + _LANES)
         room = self._room
         sizes = [num_tokens * room.inner, num_tokens * room.other, num_tokens * size, self.num_threads * own_size]
-        parts = hidden.new_empty(sum(sizes)).split(sizes)
+        parts = hidden.new_empty(sum(sizes)).split_with_sizes(sizes)
         angles = [self._rotaries.table(power_of_two(place.end), kind) for kind in self._kinds]
         masks = [place.mask(window, hidden.dtype) for window in self._windows]
         numbers = _Pass(
@@ -142,20 +143,20 @@ class Compiled:
 
     def _sublayer(self, part: JoinedAttention | JoinedMLP) -> Any:
         norm, after, multiplier = part.sides
-        size = (part.out if isinstance(part, JoinedAttention) else part.down).shape[0]
-        shared = {"before": _norm(norm), "after": _norm(after), "multiplier": multiplier, "size": size}
+        outer = Linear(part.down, part.down_bias) if isinstance(part, JoinedMLP) else Linear(part.out, part.out_bias)
+        shared = {
+            "before": _norm(norm),
+            "after": _norm(after),
+            "multiplier": multiplier,
+            "inner": (_Linear * 3)(*map(_linear, part.inner)),
+            "outer": _linear(outer),
+            "size": len(outer.weight),
+        }
         if isinstance(part, JoinedMLP):
-            up = part.up.chunk(2) if part.is_gated else [part.up]
-            biases = [None, None] if part.up_bias is None else part.up_bias.chunk(len(up))
-            inner = (_Linear * 3)(*map(_linear, up, biases))
-            kind = ACTIVATIONS.index(str(part.kind))
-            outer = _linear(part.down, part.down_bias)
-            return _SubLayer(inner=inner, outer=outer, is_gated=part.is_gated, activation=kind, **shared)
+            return _SubLayer(is_gated=part.is_gated, activation=ACTIVATIONS.index(str(part.kind)), **shared)
         heads, kind, is_together = part.heads, part.rotary_kind, part.query_norm_all is not None
         norms = (part.query_norm_all, part.key_norm_all) if is_together else (heads.query_norm, heads.key_norm)
         return _SubLayer(
-            inner=(_Linear * 3)(_linear(part.qkv, part.qkv_bias)),
-            outer=_linear(part.out, part.out_bias),
             is_attention=1,
             layer=part.layer,
             num_heads=heads.num_heads,
@@ -185,14 +186,13 @@ def walk(sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> tor
 class _Head:
     norm: Any
     linear: Any
-    weights: tuple[torch.Tensor, ...]
 
     @classmethod
     def of(cls, norm: Any, head: Any) -> _Head | None:
         is_known = isinstance(head, JoinedHead) and isinstance(norm, JoinedNorm)
         if not is_known or not _are_plain(head.weight, head.bias, norm.weight, norm.bias):
             return None
-        return cls(_norm(norm), _linear(head.weight, head.bias), (head.weight,))
+        return cls(_norm(norm), _linear(Linear(head.weight, head.bias)))
 
 
 @dataclass(frozen=True)
@@ -211,21 +211,18 @@ class _Room:
 
 def _is_known(part: Any) -> bool:
     """Plain weights in float32, and an activation that the kernels have."""
-    if isinstance(part, JoinedMLP) and part.kind not in ACTIVATIONS:
+    if not isinstance(part, JoinedAttention | JoinedMLP) or not _are_plain(*_tensors(part)):
         return False
-    return isinstance(part, JoinedAttention | JoinedMLP) and _are_plain(*_weights(part), *_small(part))
+    return isinstance(part, JoinedAttention) or (part.kind in ACTIVATIONS and len(part.inner) == 1 + part.is_gated)
 
 
-def _weights(part: JoinedAttention | JoinedMLP) -> tuple[torch.Tensor, torch.Tensor]:
-    return (part.qkv, part.out) if isinstance(part, JoinedAttention) else (part.up, part.down)
-
-
-def _small(part: JoinedAttention | JoinedMLP) -> list[torch.Tensor | None]:
+def _tensors(part: JoinedAttention | JoinedMLP) -> list[torch.Tensor | None]:
     norms: list[Any] = [part.norm, part.after]
-    biases = [part.up_bias, part.down_bias] if isinstance(part, JoinedMLP) else [part.qkv_bias, part.out_bias]
+    outer = [part.down, part.down_bias] if isinstance(part, JoinedMLP) else [part.out, part.out_bias]
     if isinstance(part, JoinedAttention):
         norms += [part.query_norm_all, part.key_norm_all, part.heads.query_norm, part.heads.key_norm]
-    return [*biases, *(weight for norm in norms if norm is not None for weight in (norm.weight, norm.bias))]
+    normed = [tensor for norm in norms if norm is not None for tensor in (norm.weight, norm.bias)]
+    return [*itertools.chain(*part.inner), *outer, *normed]
 
 
 def _are_plain(*tensors: torch.Tensor | None) -> bool:
@@ -243,8 +240,8 @@ def _norm(norm: Norm | None) -> Any:
     return _Norm(_address(norm.weight), _address(norm.bias), norm.eps, norm.offset, norm.is_centred)
 
 
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
-    return _Linear(_address(weight), _address(bias), len(weight))
+def _linear(linear: Linear) -> Any:
+    return _Linear(_address(linear.weight), _address(linear.bias), len(linear.weight))
 
 
 def _mask(mask: torch.Tensor | None) -> Any:
@@ -260,7 +257,7 @@ def _measure(kernels: ctypes.CDLL, weights: Sequence[torch.Tensor]) -> tuple[int
     if weight is None or weight.nbytes < _LEAST_BYTES:
         return num_threads, _WIDTHS[0]
     rows, size = weight.shape
-    linear = _linear(weight, None)
+    linear = _linear(Linear(weight, None))
 
     def seconds(num_tokens: int, threads: int) -> float:
         """Of the kernel; without threads of torch's product."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -20,7 +21,7 @@ from ..load.catalogue import cache_home
 
 _LOGGER = logging.getLogger(__name__)
 _COMPILERS = ("cc", "gcc", "clang")
-_FLAGS = ("-O2", "-ffp-contract=fast", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+_FLAGS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 _SECONDS = 60.0
 
 
@@ -74,10 +75,8 @@ def _compile(command: list[str], source: bytes, path: Path) -> None:
 
 def _writable(folder: Path) -> Path:
     """A folder of its own for each process where the cache cannot be written."""
-    try:
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        pass
     return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="selfdraft-"))
 
 
