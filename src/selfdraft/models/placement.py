@@ -106,6 +106,10 @@ class Placement:
             return torch.arange(self.rows.start, self.rows.stop, device=self.slots.device)[:, None]
         return self.rows[:, None]
 
+    def is_causal(self, window: int | None) -> bool:
+        """Whether these are the first tokens of a text, which is all that they see."""
+        return self.sight is None and self.start == 0 and self.end > 1 and (window is None or self.end <= window)
+
     def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         """Additive mask [rows or 1, 1, width, end] in the model's dtype, or None where every query sees every slot.
 

@@ -178,7 +178,7 @@ INLINE void block(const int is_first, const int T, const int R, const float *w, 
 
 INLINE void tile(const int is_first, int T, const float *w, int64_t K, const float *x, float *out, int64_t stride,
                  int64_t n, int64_t end) {
-    switch (T) { OF(1, LANES / 2) OF(2, LANES / 2) OF(3, LANES / 3) OF(4, LANES / 4) }
+    switch (T) { OF(1, 2) OF(2, LANES / 4) OF(3, LANES / 4) OF(4, LANES / 4) }
 }
 
 /* Rows `first` to `end` of a weight, with each token: as many rows at a time as stay in the nearest cache. */
