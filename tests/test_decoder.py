@@ -18,10 +18,11 @@ from transformers import DynamicCache, LlamaForCausalLM, OPTConfig, OPTForCausal
 from cases import SIMILAR
 from pico import CONTEXT_LENGTH, FAMILIES, NUM_LAYERS, VARIANTS, VOCAB_SIZE, WINDOW, pico
 from selfdraft.errors import OptionError, SelfTestError, UnsupportedModelError
+from selfdraft.models.attend import attend, attend_by_groups
 from selfdraft.models.decoder import Decoder
 from selfdraft.models.eager import EagerRunner
 from selfdraft.models.families import FAMILIES as ROWS
-from selfdraft.models.joined import JoinedBranch, JoinedNorm, attend, attend_by_groups
+from selfdraft.models.joined import JoinedBranch, JoinedNorm
 from selfdraft.models.placement import Placement
 from selfdraft.passes import PassRequest
 from selfdraft.types import SkipSet

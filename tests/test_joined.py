@@ -23,9 +23,9 @@ from transformers.models.phi3.modeling_phi3 import apply_rotary_pos_emb as rotat
 
 from pico import VARIANTS, build, pico
 from selfdraft.errors import SelfTestError
+from selfdraft.models.attend import attend, rotate
 from selfdraft.models.checks import relative_error
-from selfdraft.models.cpu.few import few_experts
-from selfdraft.models.cpu.few import is_one_token as is_one_token_of
+from selfdraft.models.cpu.experts import few_experts
 from selfdraft.models.decoder import Decoder
 from selfdraft.models.families import (
     FAMILIES,
@@ -37,7 +37,7 @@ from selfdraft.models.families import (
     every_layer,
     none,
 )
-from selfdraft.models.joined import JoinedBranch, JoinedMLP, _activation, attend, joined_norm, rotate
+from selfdraft.models.joined import JoinedBranch, JoinedMLP, _activation, joined_norm
 from selfdraft.models.placement import Placement
 from selfdraft.models.sublayer import Pass
 
@@ -77,7 +77,6 @@ NORMS: dict[str, tuple[Callable[..., nn.Module], NormKind]] = {
 @pytest.mark.parametrize("kind", NORMS)
 @torch.inference_mode()
 def test_norms(kind, dtype):
-    """Of one token, which is computed in another order, and of several."""
     make, row = NORMS[kind]
     module = make(24, eps=0.01).to(dtype)
     for number, weight in enumerate(module.parameters()):
@@ -86,10 +85,7 @@ def test_norms(kind, dtype):
     assert norm is not None
     for shape in ((1, 1, 24), (2, 5, 24)):
         hidden = 3 * drawn(*shape, dtype=dtype) + 1
-        branch = drawn(*shape, dtype=dtype, seed=1)
-        for is_one_token in {False, is_one_token_of(hidden)}:
-            assert_alike(norm(hidden, is_one_token), module(hidden))
-            assert_alike(norm.added(hidden, branch, 0.6, is_one_token), branch + module(hidden) * 0.6)
+        assert_alike(norm(hidden), module(hidden))
 
 
 def rotated(heads: torch.Tensor, *turns: torch.Tensor, is_interleaved: bool = False) -> torch.Tensor:
@@ -117,7 +113,9 @@ def test_rotary(width, size, dtype):
 def test_interleaved_rotary(size, dtype):
     heads = drawn(2, 3, 5, 12, dtype=dtype)
     cos, sin = (drawn(2, 3, size // 2).repeat(1, 1, 2).to(dtype) for _ in "12")
-    turns = Pass(Placement.chain([0, 0], 3, heads.device), None, lambda: {None: (cos, sin)}).turns(None, is_interleaved=True)
+    turns = Pass(Placement.chain([0, 0], 3, heads.device), None, lambda: {None: (cos, sin)}).turns(
+        None, is_interleaved=True
+    )
     expected = rotate_interleaved(heads, heads, cos, sin, unsqueeze_dim=2)[0]
     assert_alike(rotated(heads, *turns, is_interleaved=True), expected)
     assert (rotated(heads, *turns) - expected).abs().max() > 1e-2

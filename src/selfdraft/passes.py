@@ -237,8 +237,8 @@ class PassOutput:
     read_choices: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # where a runner knows better
     read_verdicts: Callable[[], list[list[int]]] | None = field(default=None, repr=False)  # see `kernels/top.reject`
     read_logprobs: Callable[[], list[list[list[float]]]] | None = field(default=None, repr=False)  # `top.logprobs`
-    best: torch.Tensor | None = None  # [rows, width] tokens of the largest scores, where they were found on the way
     is_compact: bool = False  # whether the slots of what follows from the choices have been moved together
+    best: torch.Tensor | None = None  # [rows, width] tokens of the largest scores, where they were found on the way
 
     def of_rows(self, rows: Sequence[int]) -> PassOutput:
         """What it says of these rows, without captured states."""
@@ -248,7 +248,7 @@ class PassOutput:
 
         choices, logprobs = part(self.read_choices), part(self.read_logprobs)
         best = None if self.best is None else self.best[list(rows)]
-        return PassOutput(lambda: self.scores[list(rows)], {}, choices, None, logprobs, best)
+        return PassOutput(lambda: self.scores[list(rows)], {}, choices, None, logprobs, best=best)
 
     @cached_property
     def scores(self) -> torch.Tensor:

@@ -8,41 +8,56 @@ is patched, and which sub-layers run is an argument of the pass. Capture points 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
-from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
-from ..errors import ModelError, SelfTestError, UnsupportedModelError, unknown_name
+from ..errors import SelfTestError, UnsupportedModelError, unknown_name
 from ..kernels.features import Heads
 from ..passes import PassOutput, Resume
 from ..types import SkipSet
 from .cache import KeyValues, LayerShape, SlotCache
-from .checks import check_attention, check_ready, check_weights, relative_error, tolerance_of
+from .checks import check_attention, check_ready, check_weights
 from .cpu.compiled import Compiled, walk
-from .cpu.few import is_one_token
+from .cpu.products import Products
 from .families import Branch, Family, family_of
 from .gpu.memory import reads_are_free
-from .joined import JoinedBranch, joined_around, joined_attention, joined_head, joined_mlp, joined_norm
+from .joined import (
+    JoinedAttention,
+    JoinedBranch,
+    JoinedHead,
+    JoinedMLP,
+    joined_around,
+    joined_attention,
+    joined_head,
+    joined_mlp,
+    joined_norm,
+)
 from .placement import Placement
 from .rotary import MAX_POSITIONS, Rotaries, RotaryTable, no_rotary
+from .self_test import self_test
 from .sublayer import Halfway, Pass, SubLayer, up_to_last_keys
+from .watch import Watched
 
 _LOGGER = logging.getLogger(__name__)
-_SELF_TEST_TOKENS = 12
 _MAX_SKIP_SETS = 1024
-_ADAPTER_STATE = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
 
 
 class Decoder:
     """Attached to one model; holds no state of any generation."""
 
-    def __init__(self, model: Any, *, allow_joined: bool = True, kernels: Any = None) -> None:
-        """`kernels`: a library of compiled ones, for passes of a few tokens on a CPU."""
-        self.model, self._kernels = model, kernels
+    def __init__(
+        self, model: Any, *, allow_joined: bool = True, kernels: Any = None, products: Products | None = None
+    ) -> None:
+        """On a CPU: `kernels`, a library of compiled ones for passes of a few tokens; `products`, where they are not.
+
+        Without either all is `F.linear`.
+        """
+        self.model, self._kernels, self._products = model, kernels, products
         self.family: Family = family_of(model)
         self.config = model.config.get_text_config(decoder=True)
         self._parts = self.family.parts if allow_joined else None
@@ -72,8 +87,11 @@ class Decoder:
         self.shapes = [_layer_shape(attention, self.config) for attention in attentions]
         self._active: dict[SkipSet, tuple[SubLayer, ...]] = {}
         self.compiled: Compiled | None = None
-        self._self_test()
-        self._states = [vars(module) for module in self.model.modules()]
+        self._prepare_products()
+        self.self_test_error = self_test(self)
+        if self._kernels is not None:
+            self._compile()
+        self.watched = Watched(self.model)
         self._attached_to = self._fingerprint()
 
     @property
@@ -180,9 +198,33 @@ class Decoder:
         """And the best tokens, where they are found on the way."""
         is_few = self.compiled is not None and self.compiled.takes(hidden)
         found = self.compiled.scores(hidden) if self.compiled is not None and is_few else None
-        raw, best = (self.head(self.final_norm(hidden)), None) if found is None else found
+        raw, best = (self._head(self.final_norm(hidden)), None) if found is None else found
         scores = self.scores_of(raw)
         return scores, best if scores is raw else None  # rounding may have made others as good
+
+    def _head(self, normed: torch.Tensor) -> torch.Tensor:
+        is_joined = isinstance(self.head, JoinedHead)
+        scores: torch.Tensor = self.head(normed, self._products or F.linear) if is_joined else self.head(normed)
+        return scores
+
+    def _prepare_products(self) -> None:
+        """Of what compiled kernels will not do; the head first, which gains most."""
+        if self._products is None:
+            return
+        heads = [self.head.weight] if isinstance(self.head, JoinedHead) else []
+        parts = [part.run for part in self.sublayers if isinstance(part.run, JoinedAttention | JoinedMLP)]
+        weights = [*heads, *(weight for part in parts for weight in part.weights)]
+        are_compiled = self._kernels is not None and self.dtype == torch.float32
+        self._products.prepare([] if are_compiled or self.device.type != "cpu" else weights)
+
+    def _compile(self) -> None:
+        """Let compiled kernels run what they know, if the model's scores stay what they are."""
+        self.compiled = Compiled(self._kernels, self.sublayers, self.final_norm, self.head, self._rotaries)
+        try:
+            self_test(self)
+        except SelfTestError as error:
+            self.compiled = None
+            _LOGGER.warning("compiled kernels are left out: %s", error)
 
     def _walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
         is_few = self.compiled is not None and self.compiled.takes(hidden)
@@ -206,10 +248,14 @@ class Decoder:
             # Padding of a ragged pass may stand after the last position; what it yields is never read.
             last = self._position_embedding.weight.shape[0] - 1
             hidden = hidden + self._position_embedding(placement.positions.clamp(max=last))
-        step = Pass(placement, cache, partial(self._rotaries.of, hidden, placement.positions), is_one_token(hidden))
+        step = self._pass(hidden, placement, cache)
         if not reads_are_free(hidden):
             step.look_up()
         return hidden, step
+
+    def _pass(self, hidden: torch.Tensor, placement: Placement, cache: KeyValues) -> Pass:
+        find_rotary = partial(self._rotaries.of, hidden, placement.positions)
+        return Pass(placement, cache, find_rotary, multiply=self._products or F.linear)
 
     def _begin_after(self, resume: Resume, tokens: torch.Tensor, placement: Placement, cache: SlotCache) -> Halfway:
         """The stream after the known point: only columns whose state is not known go through what is before it."""
@@ -218,7 +264,7 @@ class Decoder:
         hidden, step = self.embed(tokens.gather(1, columns), rest, cache)
         hidden = self._walk(self.sublayers[:first], hidden, step)
         joined = resume.hidden.scatter(1, columns[:, :, None].expand_as(hidden), hidden)
-        step = Pass(placement, cache, partial(self._rotaries.of, joined, placement.positions))
+        step = self._pass(joined, placement, cache)
         return Halfway(joined, step, self.sublayers[first:], {resume.point: joined})
 
     def check_points(self, points: Sequence[str]) -> None:
@@ -331,83 +377,10 @@ class Decoder:
                 "Pass the whole causal language model, or correct the row in selfdraft/models/families.py"
             ) from None
 
-    @property
-    def hooks(self) -> list[Any]:
-        """What runs before or after the model's modules. accelerate's, which bring offloaded weights, are apart."""
-        apart = [state["_hf_hook"] for state in self._states if "_hf_hook" in state]
-        return [*_members(self._states, "_forward_pre_hooks"), *_members(self._states, "_forward_hooks"), *apart]
-
-    @property
-    def num_writes(self) -> int:
-        """How often weights were changed where they are; what goes through `.data` leaves no trace."""
-        return sum(
-            weight._version
-            for weight in _members(self._states, "_parameters")
-            if weight is not None and not weight.is_inference()
-        )
-
     def _fingerprint(self) -> list[Any]:
-        """Looked at before every text, so the modules are those found once: another one would be somebody's child."""
-        weights = [weight is not None and weight.data_ptr() for weight in _members(self._states, "_parameters")]
-        own = [(place, _own(state)) for place, state in enumerate(self._states) if _acts(state)]
-        return [self._attention_kind, *_members(self._states, "_modules"), *weights, *own]
-
-    @torch.inference_mode()
-    def _self_test(self) -> None:
-        """With nothing skipped, a prefill, one token and a chain must give the model's own scores."""
-        vocab = self._embed.weight.shape[0]
-        tokens = (torch.arange(_SELF_TEST_TOKENS, device=self.device) * 7919 + 11)[None] % vocab
-        try:
-            expected = self.model(tokens, use_cache=False).logits
-        except RuntimeError as cause:
-            raise ModelError(
-                f"{type(self.model).__name__} cannot read a text by itself: {' '.join(str(cause).split())}. Bring it "
-                "to one dtype as a whole, for example model.to(torch.bfloat16), or load it again"
-            ) from cause
-        error = self.self_test_error = relative_error(self._scores_in_parts(tokens), expected)
-        tolerance = tolerance_of(expected.dtype)
-        if not error <= tolerance:
-            raise SelfTestError(
-                f"the decoder for family {self.family.name!r} does not reproduce {type(self.model).__name__}: relative "
-                f"error {error:.2g}, allowed {tolerance:.2g} in {expected.dtype}. The model differs from its family (a "
-                "custom forward, an adapter outside the layers, a newer transformers layout?): correct its row in "
-                "selfdraft/models/families.py, or load the unmodified model"
-            )
-        if self._kernels is not None:
-            self._compile(tokens, expected)
-
-    def _compile(self, tokens: torch.Tensor, expected: torch.Tensor) -> None:
-        """Let compiled kernels run what they know, if they give the same scores."""
-        self.compiled = Compiled(self._kernels, self.sublayers, self.final_norm, self.head, self._rotaries)
-        error = relative_error(self._scores_in_parts(tokens), expected)
-        if not error <= tolerance_of(expected.dtype):
-            self.compiled = None
-            _LOGGER.warning("%s runs without compiled kernels: relative error %.2g", type(self.model).__name__, error)
-
-    def _scores_in_parts(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Read as a prefill, one token and a chain."""
-        cache, start, scores = self.new_cache(1, tokens.shape[1]), 0, []
-        for width in (5, 1, _SELF_TEST_TOKENS - 6):
-            placement = Placement.chain([start], width, self.device)
-            scores.append(self.forward(tokens[:, start : start + width], placement, cache).scores)
-            start += width
-        return torch.cat(scores, dim=1)
-
-
-def _members(states: Sequence[dict[str, Any]], name: str) -> Iterator[Any]:
-    """Of all modules: their children, parameters or hooks."""
-    return chain.from_iterable(map(dict.values, filter(None, map(itemgetter(name), states))))
-
-
-def _acts(state: dict[str, Any]) -> bool:
-    marks = "forward" in state or "_hf_hook" in state or "_active_adapter" in state
-    return marks or bool(state["_forward_hooks"] or state["_forward_pre_hooks"])
-
-
-def _own(state: dict[str, Any]) -> tuple[Any, ...]:
-    """What acts in one module beside its class: PEFT's adapters can be switched, merged and scaled at any time."""
-    hooks = [tuple(state[name].values()) for name in ("_forward_pre_hooks", "_forward_hooks")]
-    return hooks, state.get("_hf_hook"), state.get("forward"), str([state.get(name) for name in _ADAPTER_STATE])
+        """Copies of weights are no longer what they were as soon as any weight is written."""
+        has_copies = self._products is not None and self._products.packed_bytes > 0
+        return [self._attention_kind, self.watched.num_writes if has_copies else 0, *self.watched.fingerprint()]
 
 
 def _scaled(function: Any, multiplier: float) -> Any:

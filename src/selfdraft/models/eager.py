@@ -16,6 +16,8 @@ from ..chains import DraftedChain, DraftTask
 from ..passes import PassOutput, PassRequest
 from .cache import SlotCache, round_up
 from .checks import check_ready
+from .cpu.library import library
+from .cpu.products import Products
 from .decoder import Decoder
 from .free_memory import free_bytes
 from .placement import Placement
@@ -32,10 +34,16 @@ class EagerRunner:
     lock: Any = nullcontext()
     _num_begun = 0
 
-    def __init__(self, model: Any, kernels: Any = None) -> None:
-        """`kernels`: of `cpu.library`; None: none."""
-        self._kernels = kernels
-        self.decoder = Decoder(model, kernels=kernels)
+    def __init__(self, model: Any, *, is_quick: bool = False, packed_weights: bool | int = True) -> None:
+        """`is_quick`: on a CPU by compiled kernels, or else by the quickest of torch's products.
+
+        These may hold weights a second time; `packed_weights` bounds the bytes, see `Products`.
+        """
+        self._how: dict[str, Any] = {"is_quick": is_quick, "packed_weights": packed_weights}
+        if is_quick and model.device.type == "cpu":
+            self.decoder = Decoder(model, kernels=library(), products=Products(packed_weights))
+        else:
+            self.decoder = Decoder(model)
         self._begin()
 
     def _begin(self) -> None:
@@ -46,7 +54,7 @@ class EagerRunner:
         self.slot_bytes = numbers * self.decoder.dtype.itemsize
 
     def another(self, model: Any) -> EagerRunner:
-        return EagerRunner(model, self._kernels)
+        return EagerRunner(model, **self._how)
 
     def refresh(self) -> None:
         check_ready(self.decoder.model)
@@ -91,7 +99,11 @@ class EagerRunner:
 
     @property
     def weights_version(self) -> Hashable | None:
-        return None if not all(map(is_transformers, self.decoder.hooks)) else (self._num_begun, self.decoder.num_writes)
+        return (
+            None
+            if not all(map(is_transformers, self.decoder.watched.hooks))
+            else (self._num_begun, self.decoder.watched.num_writes)
+        )
 
     @property
     def free_bytes(self) -> int:

@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..kernels.features import Heads
-from .cpu.few import few_experts, product
-from .cpu.norm import TokenNorm
+from ..kernels.features import Heads, Norm
+from .attend import attend, rotate
+from .cpu.experts import few_experts
 from .families import Branch, NormKind, Parts
-from .sublayer import Pass
+from .sublayer import Multiply, Pass
 
 _SILU = ("SiLU", "SiLUActivation")
 
@@ -39,22 +39,19 @@ def _only(linears: Sequence[Linear]) -> Linear:
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedNorm(TokenNorm):
-    def __call__(self, hidden: torch.Tensor, is_one_token: bool = False) -> torch.Tensor:
-        return self.of_token(hidden) if is_one_token and not self.is_centred else self._of_many(hidden)
-
-    def added(self, branch: torch.Tensor, hidden: torch.Tensor, multiplier: float, is_one_token: bool) -> torch.Tensor:
-        """The normed branch times `multiplier`, added to `hidden`."""
-        if is_one_token and not self.is_centred:
-            return self.add_token(branch, hidden, multiplier)
-        return added(self._of_many(branch), hidden, multiplier)
-
-    def _of_many(self, hidden: torch.Tensor) -> torch.Tensor:
+class JoinedNorm(Norm):
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.is_centred:
             return F.layer_norm(hidden, self.weight.shape, self.weight, self.bias, self.eps)
         if self.rounds_first and hidden.dtype != torch.float32:
             return self.scaled(hidden) * self.weight
         return F.rms_norm(self._unrounded(hidden), self.weight.shape, self.factors, self.eps).to(hidden.dtype)
+
+    @property
+    def factors(self) -> torch.Tensor:
+        """What is scaled is multiplied by them; in float32 where it is not rounded before."""
+        weight = self.weight if self.rounds_first else self.weight.float()
+        return weight + self.offset if self.offset else weight
 
     def scaled(self, hidden: torch.Tensor) -> torch.Tensor:
         """To a mean square of 1, not yet multiplied."""
@@ -80,11 +77,9 @@ class JoinedBranch:
     multiplier: float
 
     def __call__(self, hidden: torch.Tensor, step: Pass) -> torch.Tensor:
-        normed = hidden if self.norm is None else self.norm(hidden, step.is_one_token)
+        normed = hidden if self.norm is None else self.norm(hidden)
         branch = self.output(normed, step)
-        if self.after is None:
-            return added(branch, hidden, self.multiplier)
-        return self.after.added(branch, hidden, self.multiplier, step.is_one_token)
+        return added(branch if self.after is None else self.after(branch), hidden, self.multiplier)
 
     def output(self, normed: torch.Tensor, step: Pass) -> torch.Tensor:
         raise NotImplementedError
@@ -107,6 +102,10 @@ class JoinedAttention(JoinedBranch):
     key_norm_all: JoinedNorm | None = None
 
     @property
+    def weights(self) -> list[torch.Tensor]:
+        return [*(linear.weight for linear in self.inner), self.out]
+
+    @property
     def qkv(self) -> torch.Tensor:
         return _only(self.inner).weight
 
@@ -118,14 +117,14 @@ class JoinedAttention(JoinedBranch):
         rows, width, _ = normed.shape
         shape = self.heads
         num_heads, num_kv_heads = shape.num_heads, shape.num_kv_heads
-        products = [product(normed, *linear, step.is_one_token) for linear in self.inner]
+        products = [step.multiply(normed, *linear) for linear in self.inner]
         qkv = products[0] if len(products) == 1 else torch.cat(products, dim=-1)
         if self.query_norm_all is not None:
-            self._norm_all(qkv, step.is_one_token)
+            self._norm_all(qkv)
         heads = qkv.view(rows, width, -1, shape.dim)
         query = heads.narrow(2, 0, num_heads)
         if shape.query_norm is not None:
-            self._norm_each(heads, query, step.is_one_token)
+            self._norm_each(heads, query)
         if self.has_rotary:
             is_interleaved, turned = shape.rotary.is_interleaved, heads.narrow(2, 0, num_heads + num_kv_heads)
             rotate(turned, *step.turns(self.rotary_kind, is_interleaved), is_interleaved)
@@ -133,25 +132,20 @@ class JoinedAttention(JoinedBranch):
         is_causal = step.placement.is_causal(shape.window) and shape.softcap is None
         mask = None if is_causal else step.placement.mask(shape.window, normed.dtype)
         mixed = attend(query.transpose(1, 2), keys, values, mask, shape.scaling, shape.softcap, is_causal)
-        return product(mixed.transpose(1, 2).reshape(rows, width, -1), self.out, self.out_bias, step.is_one_token)
+        return step.multiply(mixed.transpose(1, 2).reshape(rows, width, -1), self.out, self.out_bias)
 
-    def _norm_all(self, qkv: torch.Tensor, is_one_token: bool) -> None:
+    def _norm_all(self, qkv: torch.Tensor) -> None:
         """Queries and keys, all heads together, in place."""
         norms: Any = self.query_norm_all, self.key_norm_all
         sizes = [norm.weight.numel() for norm in norms]
         for norm, part in zip(norms, qkv.split_with_sizes([*sizes, sizes[1]], dim=-1), strict=False):
-            part.copy_(norm(part, is_one_token))
+            part.copy_(norm(part))
 
-    def _norm_each(self, heads: torch.Tensor, query: torch.Tensor, is_one_token: bool) -> None:
+    def _norm_each(self, heads: torch.Tensor, query: torch.Tensor) -> None:
         """Queries and keys, each head by itself, in place; both are scaled at once."""
         norms: Any = self.heads.query_norm, self.heads.key_norm
         sizes = [self.heads.num_heads, self.heads.num_kv_heads]
         scaled, keys = heads.narrow(2, 0, sum(sizes)), heads.narrow(2, *sizes)
-        if is_one_token:
-            norms[0].scale_heads(scaled)
-            query.mul_(norms[0].factors)
-            keys.mul_(norms[1].factors)
-            return
         scaled_query, scaled_keys = norms[0].scaled(scaled).split_with_sizes(sizes, dim=2)
         torch.mul(scaled_query, norms[0].factors, out=query)
         torch.mul(scaled_keys, norms[1].factors, out=keys)
@@ -167,6 +161,10 @@ class JoinedMLP(JoinedBranch):
     kind: str | None  # of the activation, where kernels know it
 
     @property
+    def weights(self) -> list[torch.Tensor]:
+        return [*(linear.weight for linear in self.inner), self.down]
+
+    @property
     def up(self) -> torch.Tensor:
         """Gate and up, where it is gated."""
         return _only(self.inner).weight
@@ -176,11 +174,11 @@ class JoinedMLP(JoinedBranch):
         return _only(self.inner).bias
 
     def output(self, normed: torch.Tensor, step: Pass) -> torch.Tensor:
-        products: Sequence[torch.Tensor] = [product(normed, *linear, step.is_one_token) for linear in self.inner]
+        products: Sequence[torch.Tensor] = [step.multiply(normed, *linear) for linear in self.inner]
         if self.is_gated:
             gate, up = products[0].chunk(2, dim=-1) if len(products) == 1 else products
-            return product(self.activation(gate).mul_(up), self.down, self.down_bias, step.is_one_token)
-        return product(self.activation(products[0]), self.down, self.down_bias, step.is_one_token)
+            return step.multiply(self.activation(gate).mul_(up), self.down, self.down_bias)
+        return step.multiply(self.activation(products[0]), self.down, self.down_bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,77 +191,13 @@ class JoinedModule(JoinedBranch):
         return self.module(normed)
 
 
-def attend(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    scaling: float,
-    softcap: float | None = None,
-    is_causal: bool = False,
-) -> torch.Tensor:
-    """Of [rows, heads, tokens, size], the heads of `query` in groups that share keys and values.
-
-    `is_causal`: token i sees the first i + 1; without a mask torch takes half the time.
-    """
-    if softcap is not None:
-        return attend_softcapped(query, keys, values, mask, scaling, softcap)
-    has_groups = query.shape[1] != keys.shape[1]
-    if has_groups and mask is not None and query.is_cuda:
-        return attend_by_groups(query, keys, values, mask, scaling)
-    return F.scaled_dot_product_attention(
-        query, keys, values, attn_mask=mask, is_causal=is_causal, scale=scaling, enable_gqa=has_groups
-    )
-
-
-def attend_by_groups(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
-) -> torch.Tensor:
-    """A group as one head of as many times more tokens: with a mask CUDA cannot share keys quickly otherwise."""
-    rows, num_heads, width, size = query.shape
-    num_kv_heads = keys.shape[1]
-    grouped = query.reshape(rows, num_kv_heads, num_heads // num_kv_heads * width, size)
-    mask = mask.repeat(1, 1, num_heads // num_kv_heads, 1)
-    mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scaling)
-    return mixed.reshape(rows, num_heads, width, size)
-
-
-def attend_softcapped(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    scaling: float,
-    softcap: float,
-) -> torch.Tensor:
-    """As the modules round it; torch's own attention has no soft cap."""
-    grouped = query.reshape(len(query), keys.shape[1], -1, query.shape[-1])
-    scores = torch.matmul(grouped, keys.transpose(2, 3)).view(*query.shape[:3], -1)
-    scores = scores.mul_(scaling).div_(softcap).tanh_().mul_(softcap)
-    weights = torch.softmax(scores if mask is None else scores + mask, -1, torch.float32).to(query.dtype)
-    return torch.matmul(weights.view(*grouped.shape[:3], -1), values).view(query.shape)
-
-
 @dataclass(frozen=True)
 class JoinedHead:
     weight: torch.Tensor
     bias: torch.Tensor | None
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        return product(hidden, self.weight, self.bias)
-
-
-def rotate(heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor, is_interleaved: bool = False) -> None:
-    """Rotary in place on [rows, width, heads, dim]; that the first of a pair turns the other way is in `signed_sin`."""
-    size = cos.shape[-1]
-    if size < heads.shape[-1]:
-        heads = heads.narrow(-1, 0, size)
-    pairs = heads.view(*heads.shape[:-1], size // 2, 2) if is_interleaved else None
-    partners = heads.roll(size // 2, -1) if pairs is None else pairs.flip(-1).flatten(-2)
-    if heads.dtype == torch.float32:
-        heads.mul_(cos).addcmul_(partners, signed_sin)
-    else:
-        heads.copy_(heads * cos + partners * signed_sin)  # cos and sin of OLMo 2 are not rounded
+    def __call__(self, hidden: torch.Tensor, multiply: Multiply = F.linear) -> torch.Tensor:
+        return multiply(hidden, self.weight, self.bias)
 
 
 def joined_norm(module: Any, kind: NormKind) -> JoinedNorm | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -110,8 +110,7 @@ class Probe:
         """The tokens, `num_rows` times one after the other, and what their sub-layers share."""
         positions = self._first + torch.arange(self._width, device=self._decoder.device)
         placement = _among(positions.repeat(num_rows), self._end)
-        hidden, step = self._decoder.embed(self._tokens.repeat(1, num_rows), placement, self._cache)
-        return hidden, replace(step, is_one_token=False)  # there may be more rows of it
+        return self._decoder.embed(self._tokens.repeat(1, num_rows), placement, self._cache)
 
     @torch.inference_mode()
     def record(self, work: Callable[..., tuple[torch.Tensor, ...]], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

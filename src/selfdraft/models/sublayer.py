@@ -8,10 +8,14 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from .cache import CacheView, KeyValues
 from .placement import Placement
 from .rotary import Angles
+
+Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""A stream, a weight, a bias."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +25,10 @@ class Pass:
     placement: Placement
     cache: KeyValues
     find_rotary: Callable[[], Mapping[str | None, Angles]]  # by layer type; None: one for all layers
-    is_one_token: bool = False  # in float32 on a CPU
     block_inputs: dict[int, torch.Tensor] = field(default_factory=dict)
     """What the MLP of a parallel block reads, left there by its attention; one that was skipped changed nothing."""
 
+    multiply: Multiply = F.linear
     compiled: dict[Any, Any] = field(default_factory=dict)
     """What compiled kernels are told of it."""
 

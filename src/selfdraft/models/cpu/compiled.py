@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from ..gpu.memory import power_of_two, reads_are_free
 from ..joined import JoinedAttention, JoinedHead, JoinedMLP, JoinedNorm, Linear
 from ..rotary import Rotaries
 from ..sublayer import Pass, SubLayer
+from .clock import least_seconds
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _LANES = 16
@@ -265,20 +265,10 @@ def _measure(kernels: ctypes.CDLL, weights: Sequence[torch.Tensor]) -> tuple[int
         out = x.new_empty(num_tokens, rows)
         addresses = c_void_p(x.data_ptr()), c_void_p(out.data_ptr()), c_int64(threads)
         if not threads:
-            return _least_seconds(lambda: F.linear(x, weight))
-        return _least_seconds(lambda: kernels.run_linear(linear, c_int64(size), c_int64(num_tokens), *addresses))
+            return least_seconds(lambda: F.linear(x, weight))
+        return least_seconds(lambda: kernels.run_linear(linear, c_int64(size), c_int64(num_tokens), *addresses))
 
     choices = {num_threads, (num_threads + 1) // 2, 1}
     num_threads = min(choices, key=lambda threads: seconds(1, threads))
     quicker = itertools.takewhile(lambda width: seconds(width, num_threads) < seconds(width, 0), _WIDTHS)
     return num_threads, max(quicker, default=_WIDTHS[0])
-
-
-def _least_seconds(run: Callable[[], Any], repeats: int = 3) -> float:
-    run()
-    taken = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - began)
-    return min(taken)

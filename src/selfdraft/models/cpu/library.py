@@ -41,7 +41,7 @@ def library() -> ctypes.CDLL | None:
 def _compiled() -> Path:
     source = resources.files("selfdraft.kernels.cpu").joinpath("passes.c").read_bytes()
     command = [_compiler(), *_FLAGS, "-mcpu=native" if _is_arm() else "-march=native"]
-    known = hashlib.sha256(b"\0".join([source, *map(str.encode, [*command, _machine()])])).hexdigest()[:20]
+    known = hashlib.sha256(b"\0".join([source, *map(str.encode, [*command, machine()])])).hexdigest()[:20]
     folder = _writable(cache_home() / "kernels")
     path = folder / f"passes-{known}.so"
     if not path.is_file():
@@ -84,7 +84,7 @@ def _is_arm() -> bool:
     return platform.machine().lower() in ("aarch64", "arm64")
 
 
-def _machine() -> str:
+def machine() -> str:
     """What a binary made for this machine depends on: another one may share its folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

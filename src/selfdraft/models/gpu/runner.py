@@ -19,7 +19,6 @@ from ...chains import DraftedChain, DraftTask
 from ...kernels.top import runs_triton
 from ...passes import PassOutput, PassRequest
 from ..cache import SlotCache, StoragePool
-from ..cpu.library import library
 from ..decoder import Decoder
 from ..eager import EagerRunner, is_transformers
 from ..probe import Probe
@@ -36,11 +35,11 @@ from .probing import RecordedProbe, Works
 _LOGGER = logging.getLogger(__name__)
 
 
-def make_runner(model: Any, graphs: bool = True) -> EagerRunner:
+def make_runner(model: Any, graphs: bool = True, packed_weights: bool | int = True) -> EagerRunner:
     """The runner for the device the model is on."""
     if graphs and model.device.type == "cuda":
         return GraphRunner(model)
-    return EagerRunner(model, library() if graphs and model.device.type == "cpu" else None)
+    return EagerRunner(model, is_quick=graphs, packed_weights=packed_weights)
 
 
 def forwards_for(decoder: Decoder) -> Sequence[Forward]:
@@ -137,7 +136,7 @@ class GraphRunner(EagerRunner):
         self._passes = Passes(*parts, self.context_length)
         self._works = Works(self._device, self.graphs, self.decoder)
         self._is_settled = True
-        if not all(map(is_transformers, self.decoder.hooks)):
+        if not all(map(is_transformers, self.decoder.watched.hooks)):
             self._run_eagerly("its forward hooks run on the host")
 
     # ---------------------------------------------------------------------------------------------------- routes

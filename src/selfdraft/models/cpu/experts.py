@@ -1,4 +1,4 @@
-"""Products of a few tokens, and their experts: token by token where that reads the weights faster."""
+"""A mixture of experts for a few tokens: those that the router names, not the module that runs all."""
 
 from __future__ import annotations
 
@@ -11,28 +11,8 @@ import torch.nn.functional as F
 
 from ..gpu.memory import reads_are_free
 
-MAX_SEPARATE_TOKENS = 3
-"""OpenBLAS packs the whole weight before a matrix product; up to here that costs more than separate vector products."""
-_SPLITS_SMALL_PRODUCTS = "BLAS_INFO=open" in torch.__config__.show()
-
-
-def is_one_token(hidden: torch.Tensor) -> bool:
-    """In float32 on a CPU: asked once a pass, as each question takes as long as an operation."""
-    return hidden.numel() == hidden.shape[-1] and hidden.dtype == torch.float32 and reads_are_free(hidden)
-
-
-def product(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_one_token: bool = False
-) -> torch.Tensor:
-    """`hidden @ weight.T + bias` for [rows, width, size]."""
-    if is_one_token:
-        return F.linear(hidden, weight, bias)
-    num_tokens = hidden.shape[0] * hidden.shape[1]
-    if not 1 < num_tokens <= MAX_SEPARATE_TOKENS or hidden.device.type != "cpu" or not _SPLITS_SMALL_PRODUCTS:
-        return F.linear(hidden, weight, bias)
-    tokens = hidden.reshape(num_tokens, -1)
-    output = torch.stack([F.linear(token, weight, bias) for token in tokens])
-    return output.view(*hidden.shape[:2], -1)
+MAX_TOKENS = 3
+"""Up to here experts that nobody chose are worth passing by, one token after the other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +31,7 @@ class Experts:
             hidden.shape[0] * hidden.shape[1],
             (type(self.module), type(self.experts)) != self.classes,
         )
-        is_many = num_tokens > MAX_SEPARATE_TOKENS or hidden.dtype != torch.float32 or not reads_are_free(hidden)
+        is_many = num_tokens > MAX_TOKENS or hidden.dtype != torch.float32 or not reads_are_free(hidden)
         if is_changed or is_many:
             output: torch.Tensor = self.module(hidden)
             return output

@@ -1,0 +1,155 @@
+"""Products of torch's own on a CPU: for each shape and number of tokens the way that is quickest here, by the clock.
+
+Torch multiplies many tokens well and one token well, but not a few: OpenBLAS packs the whole weight first, MKL has no
+kernels for such shapes. A few tokens may be quicker one by one, or with a second copy of the weight in oneDNN's layout.
+Where compiled kernels run (compiled.py) none of this is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..free_memory import free_bytes
+from ..load.catalogue import cache_home
+from .clock import least_seconds
+from .library import machine
+
+LINEAR, SEPARATE, PACKED = "linear", "separate", "packed"
+WIDTHS = (1, 2, 4, 8, 16, 32)
+_MOST_SEPARATE = 4
+_CLEARLY = 0.9
+"""A way must take this share of the time of `linear`, or less."""
+_MEASURED_NUMBERS = 1 << 22
+"""Of a weight; larger ones are measured by their first rows."""
+_SHARE_OF_FREE = 4
+_LOGGER = logging.getLogger(__name__)
+
+Ways = tuple[str, ...]  # by width
+Measured = Callable[[torch.Tensor], Ways]
+
+
+class Products:
+    """Of the weights that were given to `prepare`; others are multiplied by `F.linear`."""
+
+    def __init__(self, allows: bool | int = True) -> None:
+        """`allows`: bytes of packed copies, True: as many as the weights have and no more than a quarter of what is
+        free, False: none."""
+        self._allows = allows
+        self._ways: dict[int, Ways] = {}
+        self._packed: dict[int, torch.Tensor] = {}
+
+    @property
+    def packed_bytes(self) -> int:
+        return sum(packed.nbytes for packed in self._packed.values())
+
+    def prepare(self, weights: Sequence[torch.Tensor], measured: Measured | None = None) -> None:
+        """Those that come first are packed first. What was prepared before is released."""
+        self._ways, self._packed = {}, {}
+        find = measured or ways_of
+        room = self._room(weights)
+        for weight in weights:
+            ways = find(weight)
+            if PACKED in ways and weight.nbytes <= room:
+                self._packed[weight.data_ptr()] = torch.ops.mkldnn._reorder_linear_weight(weight)
+                room -= weight.nbytes
+            elif PACKED in ways:
+                ways = tuple(LINEAR if way == PACKED else way for way in ways)
+            if set(ways) != {LINEAR}:
+                self._ways[weight.data_ptr()] = ways
+
+    def _room(self, weights: Sequence[torch.Tensor]) -> int:
+        if self._allows is not True or not weights:
+            return int(self._allows) if self._allows is not True else 0
+        return min(sum(weight.nbytes for weight in weights), free_bytes(weights[0].device) // _SHARE_OF_FREE)
+
+    def __call__(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """`hidden @ weight.T + bias` for [rows, width, size]."""
+        ways = self._ways.get(weight.data_ptr())
+        num_tokens = hidden.shape[:-1].numel()
+        way = LINEAR if ways is None or num_tokens > WIDTHS[-1] else ways[bisect_left(WIDTHS, num_tokens)]
+        return multiply(way, hidden, weight, bias, self._packed.get(weight.data_ptr()))
+
+
+def multiply(
+    way: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, packed: torch.Tensor | None
+) -> torch.Tensor:
+    if way == PACKED:
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(hidden, packed, bias, "none", [], "")
+        return product
+    if way == SEPARATE:
+        tokens = hidden.reshape(-1, hidden.shape[-1])
+        return torch.stack([F.linear(token, weight, bias) for token in tokens]).view(*hidden.shape[:-1], -1)
+    return F.linear(hidden, weight, bias)
+
+
+def can_pack(weight: torch.Tensor) -> bool:
+    """Whether this torch has oneDNN's packed products in the weight's dtype, and the machine instructions for it."""
+    names = ("_reorder_linear_weight", "_linear_pointwise")
+    if not torch._C._has_mkldnn or not all(hasattr(torch.ops.mkldnn, name) for name in names):
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32
+
+
+# ------------------------------------------------------------------------------------------------ what is measured
+
+
+def ways_of(weight: torch.Tensor) -> Ways:
+    """By width; measured once on a machine for a shape, a dtype and a number of threads, and kept in the cache."""
+    known, key = _read(), f"{'x'.join(map(str, weight.shape))} {weight.dtype} {torch.get_num_threads()}"
+    if key not in known:
+        known[key] = measure(weight)
+        _write({**_read(), key: known[key]})
+    return tuple(known[key])
+
+
+def measure(weight: torch.Tensor) -> Ways:
+    rows = weight[: max(1, _MEASURED_NUMBERS // weight.shape[1])]
+    packed = torch.ops.mkldnn._reorder_linear_weight(rows.contiguous()) if can_pack(rows) else None
+    return tuple(_quickest(rows, packed, width) for width in WIDTHS)
+
+
+def _quickest(weight: torch.Tensor, packed: torch.Tensor | None, width: int) -> str:
+    hidden = torch.ones(1, width, weight.shape[1], dtype=weight.dtype)
+    ways = [LINEAR, *[SEPARATE] * (1 < width <= _MOST_SEPARATE), *[PACKED] * (packed is not None)]
+    seconds = {way: least_seconds(partial(multiply, way, hidden, weight, None, packed)) for way in ways}
+    best = min(seconds, key=seconds.__getitem__)
+    return best if seconds[best] < _CLEARLY * seconds[LINEAR] else LINEAR
+
+
+def _path() -> Path:
+    return cache_home() / "products" / f"{hashlib.sha256(machine().encode()).hexdigest()[:20]}.json"
+
+
+def _read() -> dict[str, Any]:
+    try:
+        known = json.loads(_path().read_text())
+    except (OSError, ValueError):
+        return {}
+    ways = {LINEAR, SEPARATE, PACKED}
+    return {key: found for key, found in known.items() if len(found) == len(WIDTHS) and ways.issuperset(found)}
+
+
+def _write(known: dict[str, Iterable[str]]) -> None:
+    """Whole or not at all; where it cannot be kept, the next process measures again."""
+    path = _path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(known, file)
+        os.replace(file.name, path)
+    except OSError as error:
+        _LOGGER.info("what products take is not kept: %s", error)
