@@ -109,6 +109,10 @@ class Runner(Protocol):
         """Memory of the device that caches could take."""
 
     @property
+    def packed_bytes(self) -> int:
+        """Of weights that are held a second time, in another layout."""
+
+    @property
     def slot_bytes(self) -> int:
         """What a slot of a row takes in a cache."""
 

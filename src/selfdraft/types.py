@@ -307,6 +307,7 @@ class Stats:
     draft_seconds: float
     verify_seconds: float
     tokens_per_second: float
+    packed_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from ..config import PLACE, read_config
 from ..errors import OptionError, ProfileError
 from ..explain import methods_document, methods_text
-from ..models.decoder import Decoder
+from ..models.gpu.runner import make_runner
 from ..models.load.info import LayerInfo, ModelInfo, describe
 from ..profiles.key import ProfileKey
 from ..profiles.store import Store
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     if options.methods is not None:
         return _describe_methods(options)
     model, _ = load_model(options, options.model)
-    decoder = Decoder(model)
+    decoder = make_runner(model, graphs=model.device.type == "cpu").decoder
     info, head = describe(decoder), heading(decoder, options)
     try:
         profile = Store().load(ProfileKey.of(model, head["model"]))
@@ -96,6 +96,7 @@ def _architecture(info: ModelInfo, head: dict[str, str]) -> dict[str, str]:
         "context": "unlimited" if info.context_length is None else f"{info.context_length:,} tokens",
         "attention": f"{info.attention_implementation}, {_window_text(info)}",
         "fast path": _fast_path(info),
+        **({"on this CPU": info.cpu_path} if info.cpu_path else {}),
         "self-test": f"passed, relative error {info.self_test_error:.2g}",
     }
 

@@ -91,6 +91,13 @@ def read_prefix_cache(value: Any) -> int | None:
     return int(value)
 
 
+def read_packed_weights(value: Any) -> bool | int:
+    """In bytes; True: by what is free."""
+    if not isinstance(value, bool):
+        check_value("packed_weights", value, int, minimum=0)
+    return value  # type: ignore[no-any-return]
+
+
 def check_n(n: Any, settings: GenerateOptions) -> None:
     check_value("n", n, int, minimum=1)
     if n > 1 and settings.temperature == 0:

@@ -26,7 +26,7 @@ from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
 from ..types import FinishReason, Generation
 from .audit import Verification, compare_texts, read_claim, rule_for, scores_along, verify_text
 from .beginnings import Beginnings
-from .door import check_loaded, check_n, check_source, read_prefix_cache, warned_if_silent
+from .door import check_loaded, check_n, check_source, read_packed_weights, read_prefix_cache, warned_if_silent
 from .keywords import (
     Call,
     CallOptions,
@@ -70,6 +70,11 @@ class Engine:
     operation by itself. Batches do not draft where plain rounds are found to be quicker, unless `economics=False`.
     Where their texts do not depend on it, they draft with the skip set of most rows, unless `shared_skip=False`.
 
+    On a CPU, kernels that are compiled once on the machine run passes of a few tokens. Where it has no C compiler, or
+    the model is not in float32, the quickest of torch's products do; some of these need weights a second time.
+    `packed_weights` bounds that memory, in bytes (True: that of the weights, and at most a quarter of what is free;
+    False: none). `graphs=False` launches every operation by itself there, too.
+
     What a prompt has in common with earlier texts is not read again. `prefix_cache` bounds the memory that this takes,
     in bytes (True: a tenth of what is free, at most 4 GiB; False: none).
 
@@ -89,6 +94,7 @@ class Engine:
         economics: bool = True,
         shared_skip: bool = True,
         prefix_cache: bool | int = True,
+        packed_weights: bool | int = True,
         **method: Unpack[MethodOptions],
     ) -> None:
         """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
@@ -101,7 +107,8 @@ class Engine:
         check_loaded(model, tokenizer)
         model = unwrapped(model)
         self.model, self.tokenizer, self._shared_skip = model, tokenizer, shared_skip
-        self._runner, self._worth = make_runner(model, graphs), Worth() if economics else None
+        self._runner = make_runner(model, graphs, read_packed_weights(packed_weights))
+        self._worth = Worth() if economics else None
         self._requests = Requests(model, self._runner, tokenizer)
         self._parts = BuiltParts(Host(self._runner, tokenizer), EngineKnowledge(model, self._runner, name, profile))
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
@@ -129,6 +136,7 @@ class Engine:
         economics: bool = True,
         shared_skip: bool = True,
         prefix_cache: bool | int = True,
+        packed_weights: bool | int = True,
         **options: Unpack[PretrainedOptions],
     ) -> Engine:
         """Load a hub id, a folder (without a tokenizer: for token ids), a GGUF file or a name of the catalogue."""
@@ -137,6 +145,7 @@ class Engine:
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
         own: dict[str, Any] = {"graphs": graphs, "profile": profile, "name": str(name or catalogue.DEFAULT_MODEL)}
         own |= {"economics": economics, "shared_skip": shared_skip, "prefix_cache": prefix_cache}
+        own["packed_weights"] = packed_weights
         return cls(model, tokenizer, **own, **method)
 
     @property

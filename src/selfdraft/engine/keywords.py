@@ -155,7 +155,7 @@ def read_pretrained(options: Mapping[str, Any]) -> tuple[Any, Any]:
     """(what names a method, what goes to transformers); raise for all else before anything is loaded."""
     for name in options:
         if name not in (*LOAD_HELP, *CALL_NAMES):
-            own = ("device", "dtype", "graphs", "profile", "economics", "shared_skip", "prefix_cache")
+            own = ("device", "dtype", "graphs", "profile", "economics", "shared_skip", "prefix_cache", "packed_weights")
             raise refused_load_option(name, (*own, *METHOD_NAMES, *LOAD_HELP))
     method = check_method({name: value for name, value in options.items() if name not in LOAD_HELP})
     return method, {name: value for name, value in options.items() if name in LOAD_HELP}

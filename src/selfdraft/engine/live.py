@@ -28,8 +28,8 @@ class LiveText:
 
     cohort: Cohort  # known when it is put into rows
 
-    def __init__(self, sequence: TextSequence, tail: TextTail, options: GenerateOptions) -> None:
-        self.sequence, self.tail = sequence, tail
+    def __init__(self, sequence: TextSequence, tail: TextTail, options: GenerateOptions, packed_bytes: int = 0) -> None:
+        self.sequence, self.tail, self._packed_bytes = sequence, tail, packed_bytes
         self.is_unwanted = options.cancel  # the caller's own function, which is asked once a round
         self._seed, self._has_logprobs = options.seed, options.logprobs is not None
         self._num_shown = len(sequence.emitted)
@@ -65,7 +65,7 @@ class LiveText:
             sources=tuple(sequence.sources),
             num_prompt_tokens=sequence.num_prompt_tokens,
             finish_reason=sequence.finish_reason or "cancelled",
-            stats=stats_of(sequence),
+            stats=stats_of(sequence, self._packed_bytes),
             steps=partial(steps_of, sequence.sequence_id, tuple(sequence.rounds)),
             report=sequence.report,
             seed=self._seed,

@@ -18,7 +18,7 @@ TIE_EPS = 4
 """Two choices tie when their scores differ by at most this many units of the dtype's precision at their size."""
 
 
-def stats_of(sequence: TextSequence) -> Stats:
+def stats_of(sequence: TextSequence, packed_bytes: int = 0) -> Stats:
     rounds, num_tokens = sequence.rounds, sequence.num_generated
     seconds = [sum(part) for part in zip(*[kept[-1] for kept in rounds], strict=True)] or [0.0] * 4
     drafted = [(kept[1], len(kept[2].nodes)) for kept in rounds if kept[1] is not NO_DRAFT]
@@ -41,6 +41,7 @@ def stats_of(sequence: TextSequence) -> Stats:
         draft_seconds=seconds[0],
         verify_seconds=seconds[1],
         tokens_per_second=_ratio(num_tokens, sequence.decode_seconds),  # prefill excluded
+        packed_bytes=packed_bytes,  # of weights that are held a second time, on a CPU
     )
 
 

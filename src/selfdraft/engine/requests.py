@@ -62,7 +62,7 @@ class Requests:
                 tail = TextTail(self._decode, settings.stop, marks)
                 own = rules[row] if rules else RowRules(eos_tokens, tail.push if settings.stop else never_stops)
                 sequence = self._sequence(tokens, settings, row, own, emitted, request)
-                texts.append(LiveText(sequence, tail, settings))
+                texts.append(LiveText(sequence, tail, settings, self._runner.packed_bytes))
                 check_emitted(sequence, tail.is_stopped)
                 request = sequence.request
         return texts

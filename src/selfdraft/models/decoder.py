@@ -89,7 +89,7 @@ class Decoder:
         self.compiled: Compiled | None = None
         self._prepare_products()
         self.self_test_error = self_test(self)
-        if self._kernels is not None:
+        if self._kernels is not None and self.dtype == torch.float32:
             self._compile()
         self.watched = Watched(self.model)
         self._attached_to = self._fingerprint()
@@ -106,6 +106,11 @@ class Decoder:
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = self.model.dtype
         return dtype
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of weights that are held a second time."""
+        return 0 if self._products is None else self._products.packed_bytes
 
     @property
     def _attention_kind(self) -> str:
@@ -379,8 +384,8 @@ class Decoder:
 
     def _fingerprint(self) -> list[Any]:
         """Copies of weights are no longer what they were as soon as any weight is written."""
-        has_copies = self._products is not None and self._products.packed_bytes > 0
-        return [self._attention_kind, self.watched.num_writes if has_copies else 0, *self.watched.fingerprint()]
+        num_writes = self.watched.num_writes if self.packed_bytes else 0
+        return [self._attention_kind, num_writes, *self.watched.fingerprint()]
 
 
 def _scaled(function: Any, multiplier: float) -> Any:

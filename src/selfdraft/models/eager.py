@@ -79,6 +79,10 @@ class EagerRunner:
         return self.decoder.dtype
 
     @property
+    def packed_bytes(self) -> int:
+        return self.decoder.packed_bytes
+
+    @property
     def recorded_prompts(self) -> Sequence[int]:
         return ()
 

@@ -25,6 +25,9 @@
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
+#if !defined(__clang__) && __GNUC__ < 12
+#define __builtin_shufflevector(x, y, ...) __builtin_shuffle(x, y, (bits){__VA_ARGS__})
+#endif
 typedef float unaligned __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 typedef struct { const float *weight, *bias; double eps, offset; int64_t is_centred; } Norm; /* no weight: no norm */
@@ -160,10 +163,18 @@ INLINE void block(const int is_first, const int T, const int R, const float *w, 
             for (int t = 0; t < T; t++) sums[t * R + r] += row * xs[t];
         }
     }
+    if (k < K) {
+        vec xs[TILE];
+#pragma GCC unroll 4
+        for (int t = 0; t < T; t++) xs[t] = load(x + t * K + k, K - k);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+            vec row = load(w + r * K + k, K - k);
+#pragma GCC unroll 4
+            for (int t = 0; t < T; t++) sums[t * R + r] += row * xs[t];
+        }
+    }
     vec totals = sums_of(sums);
-    for (; k < K; k++)
-        for (int t = 0; t < T; t++)
-            for (int r = 0; r < R; r++) totals[t * R + r] += w[r * K + k] * x[t * K + k];
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++)
 #pragma GCC unroll 16
@@ -291,10 +302,12 @@ INLINE vec scores_of(const float *query, const float *keys, int64_t dim, int64_t
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++) sums[i] += part * *(const unaligned *)(key[i] + k);
     }
-    vec totals = sums_of(sums);
-    for (; k < dim; k++)
-        for (int i = 0; i < LANES; i++) totals[i] += query[k] * key[i][k];
-    return totals;
+    if (k < dim) {
+        vec part = load(query + k, dim - k);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) sums[i] += part * load(key[i] + k, dim - k);
+    }
+    return sums_of(sums);
 }
 
 /* Weights of `end` slots in place of their scores, not yet divided by what is returned. */

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def least_seconds(run: Callable[[], Any], repeats: int = 3) -> float:
+def least_seconds(run: Callable[[], Any], repeats: int = 5) -> float:
     """Of a few runs after the first."""
     run()
     taken = []

@@ -27,6 +27,8 @@ from .clock import least_seconds
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _LANES = 16
 _WIDTHS = (16, 32, 64)
+_CLEARLY = 0.8
+"""Fewer threads must take this share of the time: others that run beside it may be gone soon."""
 _LEAST_BYTES = 1 << 20
 """A smaller product takes no time that could be measured."""
 
@@ -268,7 +270,10 @@ def _measure(kernels: ctypes.CDLL, weights: Sequence[torch.Tensor]) -> tuple[int
             return least_seconds(lambda: F.linear(x, weight))
         return least_seconds(lambda: kernels.run_linear(linear, c_int64(size), c_int64(num_tokens), *addresses))
 
-    choices = {num_threads, (num_threads + 1) // 2, 1}
-    num_threads = min(choices, key=lambda threads: seconds(1, threads))
+    most = seconds(1, num_threads)
+    fewer = {threads: seconds(1, threads) for threads in {(num_threads + 1) // 2, 1} - {num_threads}}
+    best = min(fewer, key=fewer.__getitem__, default=num_threads)
+    if fewer and fewer[best] < _CLEARLY * most:
+        num_threads = best
     quicker = itertools.takewhile(lambda width: seconds(width, num_threads) < seconds(width, 0), _WIDTHS)
     return num_threads, max(quicker, default=_WIDTHS[0])

@@ -29,13 +29,24 @@ class CannotCompileError(Exception):
     """Why there is no library; torch's own operations do the same."""
 
 
-@functools.cache
 def library() -> ctypes.CDLL | None:
+    found = _found()
+    return None if isinstance(found, str) else found
+
+
+def why_not() -> str:
+    """Why models do not use it: of another dtype, if the library is there."""
+    found = _found()
+    return found if isinstance(found, str) else "the kernels are for plain weights in float32"
+
+
+@functools.cache
+def _found() -> ctypes.CDLL | str:
     try:
         return ctypes.CDLL(str(_compiled()))
     except (CannotCompileError, OSError) as error:
         _LOGGER.warning("passes of a few tokens are slower than they could be: %s", error)
-        return None
+        return str(error)
 
 
 def _compiled() -> Path:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
@@ -102,6 +103,18 @@ def can_pack(weight: torch.Tensor) -> bool:
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return weight.dtype == torch.float32
+
+
+def is_emulated(dtype: torch.dtype) -> bool:
+    """Whether this CPU has no instructions for it, so that products are made of others."""
+    return dtype == torch.bfloat16 and not _has_bfloat16()
+
+
+def _has_bfloat16() -> bool:
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(getattr(torch.cpu, name, bool)() for name in names)
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 # ------------------------------------------------------------------------------------------------ what is measured

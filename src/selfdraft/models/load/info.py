@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from ..cpu.library import why_not
+from ..cpu.products import is_emulated
 from ..decoder import Decoder
 from ..families import Branch
 from ..joined import JoinedBranch
@@ -64,6 +66,8 @@ class ModelInfo:
     cache_bytes_per_token: int
     layers: tuple[LayerInfo, ...]
     self_test_error: float
+    packed_bytes: int  # of weights that are held a second time
+    cpu_path: str | None  # how passes of a few tokens run there
 
     @property
     def cache_bytes(self) -> int | None:
@@ -102,7 +106,20 @@ def describe(decoder: Decoder) -> ModelInfo:
         cache_bytes_per_token=_cache_bytes_per_token(decoder),
         layers=layers,
         self_test_error=decoder.self_test_error,
+        packed_bytes=decoder.packed_bytes,
+        cpu_path=cpu_path(decoder),
     )
+
+
+def cpu_path(decoder: Decoder) -> str | None:
+    if decoder.device.type != "cpu":
+        return None
+    compiled = decoder.compiled
+    if compiled is not None and compiled.max_tokens:
+        return f"compiled kernels for passes of up to {compiled.max_tokens} tokens, {compiled.num_threads} threads"
+    packed = f", {decoder.packed_bytes / 1e6:.0f} MB of weights packed for it" if decoder.packed_bytes else ""
+    slow = "; this CPU has no instructions for bfloat16" if is_emulated(decoder.dtype) else ""
+    return f"torch's products{packed}: {why_not()}{slow}"
 
 
 def _embeddings(decoder: Decoder) -> list[Any]:
