@@ -300,28 +300,40 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--prompt", default=PROMPT, metavar="TEXT", help="or a file that holds it")
     made.add_argument("--peers", type=Path, metavar="FOLDER", help="weights in the formats of other engines")
     made.add_argument("--output", metavar="FILE.jsonl", help="add a line of JSON for each measurement")
+    made.add_argument("--show", type=Path, metavar="FILE.jsonl", help="the tables of what was measured before")
     made.add_argument("--job", choices=("turns", "selfdraft", "transformers"), help=argparse.SUPPRESS)
     return made
+
+
+def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Each job in a process of its own, so that no engine's threads are in another's way."""
+    jobs = ["turns"] if {*options.parts} - {"memory"} else []
+    jobs += ["selfdraft", "transformers"] if "memory" in options.parts else []
+    for threads, job in product(options.threads, jobs):
+        command = [sys.executable, __file__, *sys.argv[1:], "--threads", str(threads), "--job", job]
+        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        lines = [line for line in printed.splitlines() if line.startswith('{"part"')]
+        if options.output:
+            with Path(options.output).open("a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+        yield from map(json.loads, lines)
+
+
+def circumstances(row: Mapping[str, Any]) -> str:
+    names = ("device_name", "torch", "transformers", "commit")
+    loads = "load before and after {:.2f}, {:.2f}".format(row["load_before"][0], row["load_after"][0])
+    return ", ".join([row["options"]["model"], *(f"{name} {row[name]}" for name in names), loads])
 
 
 def main() -> int:
     options = parser().parse_args()
     if options.job:
         return run_job(options)
-    jobs = ["turns"] if {*options.parts} - {"memory"} else []
-    jobs += ["selfdraft", "transformers"] if "memory" in options.parts else []
-    found = []
-    for threads, job in product(options.threads, jobs):
-        command = [sys.executable, __file__, *sys.argv[1:], "--threads", str(threads), "--job", job]
-        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-        lines = [line for line in printed.splitlines() if line.startswith('{"part"')]
-        found += map(json.loads, lines)
-        if options.output:
-            with Path(options.output).open("a", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
-    for threads, part in product(options.threads, options.parts):
-        print(f"\n{part}, threads: {threads}, repeats: {options.repeats}")
+    found = [json.loads(line) for line in options.show.open()] if options.show else list(measured(options))
+    keys = dict.fromkeys((row["threads"], row["part"], row["options"]["repeats"]) for row in found)
+    for threads, part, repeats in keys:
         rows = [row for row in found if (row["part"], row["threads"]) == (part, threads)]
+        print(f"\n{part}, threads: {threads}, repeats: {repeats}\n{circumstances(rows[-1])}")
         print("\n".join((memory_table if part == "memory" else table)(rows)))
     return 0
 

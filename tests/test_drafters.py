@@ -59,7 +59,8 @@ class TestEarlyExit:
     @pytest.mark.parametrize("layers", [1, 3])
     def test_no_draft_work_is_computed_twice(self, tree: str, layers: int) -> None:
         """Every verified token goes through every sub-layer once: in its draft pass or in the verification."""
-        engine = Engine(pico("llama"), strategy="early-exit", settings={"early-exit": {"layers": layers}})
+        settings = {"early-exit": {"layers": layers}}
+        engine = Engine(pico("llama"), strategy="early-exit", settings=settings, graphs=False)  # sub-layers are counted
         options: dict[str, Any] = {"max_new_tokens": 60, "tree": tree}
         passes, (found,) = self.count_passes(engine, [PROMPTS[0]], **options)
         columns = sum(1 + len(step.draft.tokens) for step in found.steps)

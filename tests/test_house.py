@@ -47,16 +47,16 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 177,
     "kernels": 3550,
-    "models": 2800,
+    "models": 2805,
     "models/gpu": 3252,
-    "models/cpu": 640,
-    "models/load": 965,
+    "models/cpu": 650,
+    "models/load": 980,
     "profiles": 1009,
     "drafters": 850,
     "strategies": 4195,
     "lookahead": 903,
     "trees": 150,
-    "engine": 4670,
+    "engine": 4700,
     "prompts": 490,
     "measure": 1627,
     "calibrate": 1792,
@@ -64,7 +64,7 @@ BUDGETS = {
     "bench/papers": 5092,
     "serve": 2500,
     "integrations": 700,
-    "cli": 3869,
+    "cli": 3870,
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 

@@ -94,7 +94,7 @@ class TestTraces:
         expected = collect(new_engine(), UNIFORM, PROMPTS[:2], 12)
         token_by_token(monkeypatch)
         runner = partial(GraphRunner, make_recorder=TapeRecorder)
-        with mock.patch.object(engine_module, "make_runner", lambda model, graphs: runner(model)):
+        with mock.patch.object(engine_module, "make_runner", lambda model, *_: runner(model)):
             recorded = new_engine()
         for found, one in zip(collect(recorded, UNIFORM, PROMPTS[:2], 12), expected, strict=True):
             assert_alike(found, one)

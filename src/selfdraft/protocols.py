@@ -109,8 +109,7 @@ class Runner(Protocol):
         """Memory of the device that caches could take."""
 
     @property
-    def packed_bytes(self) -> int:
-        """Of weights that are held a second time, in another layout."""
+    def packed_bytes(self) -> int: ...
 
     @property
     def slot_bytes(self) -> int:

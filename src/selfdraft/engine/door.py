@@ -83,6 +83,17 @@ def _check_weights(model: torch.nn.Module, name: str) -> None:
         )
 
 
+def check_flags(**flags: Any) -> None:
+    for name, value in flags.items():
+        check_value(name, value, bool)
+
+
+def check_room(max_rows: Any, cache_bytes: Any, max_stall_seconds: Any) -> None:
+    check_value("max_rows", max_rows, int | None, minimum=1)
+    check_value("cache_bytes", cache_bytes, int | None, minimum=1)
+    check_value("max_stall_seconds", max_stall_seconds, float | None, minimum=0.0)
+
+
 def read_prefix_cache(value: Any) -> int | None:
     """In bytes; None: by what is free."""
     if isinstance(value, bool):

@@ -24,9 +24,9 @@ from ..progress import Progress
 from ..protocols import Host, Runner
 from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
 from ..types import FinishReason, Generation
+from . import door
 from .audit import Verification, compare_texts, read_claim, rule_for, scores_along, verify_text
 from .beginnings import Beginnings
-from .door import check_loaded, check_n, check_source, read_packed_weights, read_prefix_cache, warned_if_silent
 from .keywords import (
     Call,
     CallOptions,
@@ -66,17 +66,13 @@ class Engine:
     `help(engine.generate)` lists all keywords. Where nothing is named that drafts, the method is what the profile found
     fastest, else plain decoding (`off`); a drafter, lookahead or tree by itself drafts with `uniform`.
 
-    On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; `graphs=False` launches every
-    operation by itself. Batches do not draft where plain rounds are found to be quicker, unless `economics=False`.
-    Where their texts do not depend on it, they draft with the skip set of most rows, unless `shared_skip=False`.
-
-    On a CPU, kernels that are compiled once on the machine run passes of a few tokens. Where it has no C compiler, or
-    the model is not in float32, the quickest of torch's products do; some of these need weights a second time.
-    `packed_weights` bounds that memory, in bytes (True: that of the weights, and at most a quarter of what is free;
-    False: none). `graphs=False` launches every operation by itself there, too.
-
-    What a prompt has in common with earlier texts is not read again. `prefix_cache` bounds the memory that this takes,
-    in bytes (True: a tenth of what is free, at most 4 GiB; False: none).
+    On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; on a CPU, those of a few tokens run
+    by compiled kernels, or by torch's products, of which some need weights a second time (`packed_weights`: bytes;
+    True: as the weights, at most a quarter of what is free). `graphs=False` launches every operation by itself.
+    Batches do not draft where plain rounds are found to be quicker, unless `economics=False`. Where their texts do not
+    depend on it, they draft with the skip set of most rows, unless `shared_skip=False`. What a prompt has in common
+    with earlier texts is not read again; `prefix_cache` bounds the memory that this takes, in bytes (True: a tenth of
+    what is free, at most 4 GiB; False: none).
 
     What `selfdraft calibrate` learned about the model on this device (its profile) is read when it is needed; another
     one may be given as `profile`, None for none. `name` is what messages call the model.
@@ -100,19 +96,18 @@ class Engine:
         """A loaded model and its tokenizer; without a tokenizer prompts are token ids. Nothing: the default model."""
         self._defaults = check_method(method)
         warn_of_idle(self._defaults)
-        for key, value in {"graphs": graphs, "economics": economics, "shared_skip": shared_skip}.items():
-            check_value(key, value, bool)
+        door.check_flags(graphs=graphs, economics=economics, shared_skip=shared_skip)
         if model is None and tokenizer is None:
             model, tokenizer = loading.load(None)
-        check_loaded(model, tokenizer)
+        door.check_loaded(model, tokenizer)
         model = unwrapped(model)
         self.model, self.tokenizer, self._shared_skip = model, tokenizer, shared_skip
-        self._runner = make_runner(model, graphs, read_packed_weights(packed_weights))
-        self._worth = Worth() if economics else None
+        runner = make_runner(model, graphs, door.read_packed_weights(packed_weights))
+        self._runner, self._worth = runner, Worth() if economics else None
         self._requests = Requests(model, self._runner, tokenizer)
         self._parts = BuiltParts(Host(self._runner, tokenizer), EngineKnowledge(model, self._runner, name, profile))
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
-        self._beginnings = Beginnings(self._runner, read_prefix_cache(prefix_cache))
+        self._beginnings = Beginnings(self._runner, door.read_prefix_cache(prefix_cache))
         self._method({})
 
     def __repr__(self) -> str:
@@ -141,11 +136,11 @@ class Engine:
     ) -> Engine:
         """Load a hub id, a folder (without a tokenizer: for token ids), a GGUF file or a name of the catalogue."""
         method, load = read_pretrained(options)
-        check_source(name)
+        door.check_source(name)
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
         own: dict[str, Any] = {"graphs": graphs, "profile": profile, "name": str(name or catalogue.DEFAULT_MODEL)}
-        own |= {"economics": economics, "shared_skip": shared_skip, "prefix_cache": prefix_cache}
-        own["packed_weights"] = packed_weights
+        own |= {"prefix_cache": prefix_cache, "packed_weights": packed_weights}
+        own |= {"economics": economics, "shared_skip": shared_skip}
         return cls(model, tokenizer, **own, **method)
 
     @property
@@ -271,7 +266,9 @@ class Engine:
         """
         stream = self.stream(prompt, n=n, **options)
         stream.run()
-        return stream.generations if stream.is_batch else warned_if_silent(stream.generation, prompt, self.tokenizer)
+        return (
+            stream.generations if stream.is_batch else door.warned_if_silent(stream.generation, prompt, self.tokenizer)
+        )
 
     @keywords_of(CallOptions)
     def stream(self, prompt: Prompt, *, n: int = 1, **options: Unpack[CallOptions]) -> Stream:
@@ -282,7 +279,7 @@ class Engine:
 
     def _read(self, options: Mapping[str, Any], n: int) -> tuple[Call, Method]:
         call = read_call(options)
-        check_n(n, call.settings)
+        door.check_n(n, call.settings)
         self._requests.check(call.settings)
         method = self._method(call.method)
         check_use(call.method, *self._choices(call.method)[:-1])
@@ -302,9 +299,7 @@ class Engine:
                     for event in session.step():
                         print(event.id, event.text, event.finish_reason)
         """
-        check_value("max_rows", max_rows, int | None, minimum=1)
-        check_value("cache_bytes", cache_bytes, int | None, minimum=1)
-        check_value("max_stall_seconds", max_stall_seconds, float | None, minimum=0.0)
+        door.check_room(max_rows, cache_bytes, max_stall_seconds)
         room = Room(self._runner, self._beginnings, max_rows, cache_bytes, max_rows or FIRST_ROWS)
         rows = Rows(room, self._worth, max_stall_seconds)
         return Session(rows, partial(self._read_request, WeakValueDictionary()))
@@ -405,5 +400,4 @@ class Engine:
     def scores_behind(self, tokens: Sequence[int], num_last: int = 1) -> torch.Tensor:
         """The target's raw scores [num_last, vocab] after each of the last tokens of a text."""
         with self._runner.lock:  # the next pass may write over what the last one left
-            found = scores_along(self._runner, tokens, len(tokens) - num_last)
-            return torch.cat([scores.clone() for _, scores in found])
+            return torch.cat([one.clone() for _, one in scores_along(self._runner, tokens, len(tokens) - num_last)])

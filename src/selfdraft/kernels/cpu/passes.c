@@ -310,26 +310,21 @@ INLINE vec scores_of(const float *query, const float *keys, int64_t dim, int64_t
     return sums_of(sums);
 }
 
-/* Weights of `end` slots in place of their scores, not yet divided by what is returned. */
-static float softmax(float *scores, int64_t end) {
+/* Weights of `end` slots in place of their scores, not yet divided by their sum. */
+static void softmax(float *scores, int64_t end) {
     float peak = -INFINITY;
     for (int64_t s = 0; s < end; s++) peak = scores[s] > peak ? scores[s] : peak;
-    vec total = {0};
-    for (int64_t s = 0; s < end; s += LANES) {
-        for (int64_t rest = end; rest < s + LANES; rest++) scores[rest] = -INFINITY;
-        vec weights = exp_of(*(unaligned *)(scores + s) - peak);
-        *(unaligned *)(scores + s) = weights;
-        total += weights;
-    }
-    return sum_of(total);
+    for (int64_t s = 0; s < end; s += LANES) *(unaligned *)(scores + s) = exp_of(*(unaligned *)(scores + s) - peak);
 }
 
-/* `count` numbers of a head, in V vectors, of what is seen. */
+/* `count` numbers of a head, in V vectors, of what is seen: the same sums wherever that stands. */
 INLINE void mix(const int V, const float *weights, const float *values, int64_t end, int64_t dim, int64_t count,
-                float total, float *out) {
+                float *out) {
     vec sums[4] = {{0}};
+    float total = 0;
     for (int64_t s = 0; s < end; s++) {
         if (weights[s] == 0) continue;
+        total += weights[s];
 #pragma GCC unroll 4
         for (int i = 0; i < V; i++) sums[i] += weights[s] * load(values + s * dim + i * LANES, count - i * LANES);
     }
@@ -353,11 +348,11 @@ static void attend(const SubLayer *part, const Pass *pass, int64_t t, int64_t he
         if (seen) found += load(seen + s, end - s);
         *(unaligned *)(scores + s) = found;
     }
-    float total = softmax(scores, end);
+    softmax(scores, end);
     const float *values = keys + pass->values_stride;
     int64_t d = 0;
-    for (; d + 4 * LANES <= dim; d += 4 * LANES) mix(4, scores, values + d, end, dim, 4 * LANES, total, out + d);
-    for (; d < dim; d += LANES) mix(1, scores, values + d, end, dim, dim - d < LANES ? dim - d : LANES, total, out + d);
+    for (; d + 4 * LANES <= dim; d += 4 * LANES) mix(4, scores, values + d, end, dim, 4 * LANES, out + d);
+    for (; d < dim; d += LANES) mix(1, scores, values + d, end, dim, dim - d < LANES ? dim - d : LANES, out + d);
 }
 
 /* --------------------------------------------------------------------------------------------------- sub-layers */

@@ -81,7 +81,17 @@ class Compiled:
         self._room = _Room.of(self._numbers.values())
         self._head = _Head.of(final_norm, head)
         weights = [linear.weight for part in parts.values() for linear in part.inner]
-        self.num_threads, self.max_tokens = _measure(kernels, [*weights, *([head.weight] if self._head else [])])
+        largest = [max(weights, key=torch.Tensor.numel)] if weights else []
+        timed = [weight for weight in largest if weight.nbytes >= _LEAST_BYTES]
+        self._most_threads = next((_best_threads(kernels, weight) for weight in timed), None)
+        found = (_most_tokens(kernels, weight, self.num_threads) for weight in timed)
+        self.max_tokens = next(found, _WIDTHS[0])
+
+    @property
+    def num_threads(self) -> int:
+        """As many as torch may use, or fewer where they are quicker."""
+        allowed = torch.get_num_threads()
+        return allowed if self._most_threads is None else min(allowed, self._most_threads)
 
     def takes(self, hidden: torch.Tensor) -> bool:
         """Whether kernels run passes of as many tokens."""
@@ -106,7 +116,7 @@ class Compiled:
         hidden = hidden.contiguous()
         num_tokens, size = hidden.shape[:-1].numel(), hidden.shape[-1]
         own = hidden.new_empty(self.num_threads, num_tokens * size)
-        step = _Pass(num_threads=self.num_threads, num_tokens=num_tokens, own=own.data_ptr(), own_size=own.shape[1])
+        step = _Pass(num_threads=len(own), num_tokens=num_tokens, own=own.data_ptr(), own_size=own.shape[1])
         scores = hidden.new_empty(*hidden.shape[:-1], head.linear.rows)
         best = hidden.new_empty(hidden.shape[:-1], dtype=torch.long)
         addresses = [c_void_p(one.data_ptr()) for one in (hidden, scores, best)]
@@ -127,13 +137,13 @@ class Compiled:
         cache_rows = range(place.rows.start, place.rows.stop) if isinstance(place.rows, slice) else place.rows
         tensors = [torch.as_tensor(cache_rows), place.slots.contiguous(), place.positions.contiguous()]
         own_size = max(num_tokens * max(size, 2), place.end + _LANES)
-        room = self._room
-        sizes = [num_tokens * room.inner, num_tokens * room.other, num_tokens * size, self.num_threads * own_size]
+        room, num_threads = self._room, self.num_threads
+        sizes = [num_tokens * room.inner, num_tokens * room.other, num_tokens * size, num_threads * own_size]
         parts = hidden.new_empty(sum(sizes)).split_with_sizes(sizes)
         angles = [self._rotaries.table(power_of_two(place.end), kind) for kind in self._kinds]
         masks = [place.mask(window, hidden.dtype) for window in self._windows]
         numbers = _Pass(
-            *(self.num_threads, num_tokens, width, place.end, *map(torch.Tensor.data_ptr, tensors), storage.data_ptr()),
+            *(num_threads, num_tokens, width, place.end, *map(torch.Tensor.data_ptr, tensors), storage.data_ptr()),
             *storage.stride()[:4],
             (_Turn * len(angles))(*[_Turn(cos.data_ptr(), sin.data_ptr(), len(cos)) for cos, sin in angles]),
             (_Mask * len(masks))(*map(_mask, masks)),
@@ -253,27 +263,27 @@ def _mask(mask: torch.Tensor | None) -> Any:
 # ------------------------------------------------------------------------------------------------ what is measured
 
 
-def _measure(kernels: ctypes.CDLL, weights: Sequence[torch.Tensor]) -> tuple[int, int]:
-    """On how many threads one token is quickest, and up to how many tokens kernels are quicker than torch."""
-    num_threads, weight = torch.get_num_threads(), max(weights, key=torch.Tensor.numel, default=None)
-    if weight is None or weight.nbytes < _LEAST_BYTES:
-        return num_threads, _WIDTHS[0]
-    rows, size = weight.shape
-    linear = _linear(Linear(weight, None))
+def _best_threads(kernels: ctypes.CDLL, weight: torch.Tensor) -> int | None:
+    """For one token; None: all there are, unless fewer are clearly quicker."""
+    allowed = torch.get_num_threads()
+    seconds = {threads: _seconds(kernels, weight, 1, threads) for threads in {allowed, (allowed + 1) // 2, 1}}
+    best = min(seconds, key=seconds.__getitem__)
+    return best if seconds[best] < _CLEARLY * seconds[allowed] else None
 
-    def seconds(num_tokens: int, threads: int) -> float:
-        """Of the kernel; without threads of torch's product."""
-        x = torch.ones(num_tokens, size)
-        out = x.new_empty(num_tokens, rows)
-        addresses = c_void_p(x.data_ptr()), c_void_p(out.data_ptr()), c_int64(threads)
-        if not threads:
-            return least_seconds(lambda: F.linear(x, weight))
-        return least_seconds(lambda: kernels.run_linear(linear, c_int64(size), c_int64(num_tokens), *addresses))
 
-    most = seconds(1, num_threads)
-    fewer = {threads: seconds(1, threads) for threads in {(num_threads + 1) // 2, 1} - {num_threads}}
-    best = min(fewer, key=fewer.__getitem__, default=num_threads)
-    if fewer and fewer[best] < _CLEARLY * most:
-        num_threads = best
-    quicker = itertools.takewhile(lambda width: seconds(width, num_threads) < seconds(width, 0), _WIDTHS)
-    return num_threads, max(quicker, default=_WIDTHS[0])
+def _most_tokens(kernels: ctypes.CDLL, weight: torch.Tensor, threads: int) -> int:
+    """Up to which the kernels are quicker than torch."""
+    quicker = (width for width in _WIDTHS if _seconds(kernels, weight, width, threads) < _torch_seconds(weight, width))
+    return max(quicker, default=_WIDTHS[0])
+
+
+def _seconds(kernels: ctypes.CDLL, weight: torch.Tensor, num_tokens: int, threads: int) -> float:
+    x, linear = torch.ones(num_tokens, weight.shape[1]), _linear(Linear(weight, None))
+    out = x.new_empty(num_tokens, len(weight))
+    numbers = c_int64(weight.shape[1]), c_int64(num_tokens), c_void_p(x.data_ptr()), c_void_p(out.data_ptr())
+    return least_seconds(lambda: kernels.run_linear(linear, *numbers, c_int64(threads)))
+
+
+def _torch_seconds(weight: torch.Tensor, num_tokens: int) -> float:
+    x = torch.ones(num_tokens, weight.shape[1])
+    return least_seconds(lambda: F.linear(x, weight))

@@ -1,4 +1,4 @@
-"""Products of torch's own on a CPU: for each shape and number of tokens the way that is quickest here, by the clock.
+"""Products of torch's own on a CPU: for each shape and number of tokens the method that is quickest here, by the clock.
 
 Torch multiplies many tokens well and one token well, but not a few: OpenBLAS packs the whole weight first, MKL has no
 kernels for such shapes. A few tokens may be quicker one by one, or with a second copy of the weight in oneDNN's layout.
@@ -31,14 +31,14 @@ LINEAR, SEPARATE, PACKED = "linear", "separate", "packed"
 WIDTHS = (1, 2, 4, 8, 16, 32)
 _MOST_SEPARATE = 4
 _CLEARLY = 0.9
-"""A way must take this share of the time of `linear`, or less."""
+"""A method must take this share of the time of `linear`, or less."""
 _MEASURED_NUMBERS = 1 << 22
 """Of a weight; larger ones are measured by their first rows."""
 _SHARE_OF_FREE = 4
 _LOGGER = logging.getLogger(__name__)
 
-Ways = tuple[str, ...]  # by width
-Measured = Callable[[torch.Tensor], Ways]
+Methods = tuple[str, ...]  # by width
+Measured = Callable[[torch.Tensor], Methods]
 
 
 class Products:
@@ -48,7 +48,7 @@ class Products:
         """`allows`: bytes of packed copies, True: as many as the weights have and no more than a quarter of what is
         free, False: none."""
         self._allows = allows
-        self._ways: dict[int, Ways] = {}
+        self._methods: dict[int, Methods] = {}
         self._packed: dict[int, torch.Tensor] = {}
 
     @property
@@ -57,18 +57,18 @@ class Products:
 
     def prepare(self, weights: Sequence[torch.Tensor], measured: Measured | None = None) -> None:
         """Those that come first are packed first. What was prepared before is released."""
-        self._ways, self._packed = {}, {}
-        find = measured or ways_of
+        self._methods, self._packed = {}, {}
+        find = measured or methods_of
         room = self._room(weights)
         for weight in weights:
-            ways = find(weight)
-            if PACKED in ways and weight.nbytes <= room:
+            methods = find(weight)
+            if PACKED in methods and weight.nbytes <= room:
                 self._packed[weight.data_ptr()] = torch.ops.mkldnn._reorder_linear_weight(weight)
                 room -= weight.nbytes
-            elif PACKED in ways:
-                ways = tuple(LINEAR if way == PACKED else way for way in ways)
-            if set(ways) != {LINEAR}:
-                self._ways[weight.data_ptr()] = ways
+            elif PACKED in methods:
+                methods = tuple(LINEAR if method == PACKED else method for method in methods)
+            if set(methods) != {LINEAR}:
+                self._methods[weight.data_ptr()] = methods
 
     def _room(self, weights: Sequence[torch.Tensor]) -> int:
         if self._allows is not True or not weights:
@@ -77,19 +77,19 @@ class Products:
 
     def __call__(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """`hidden @ weight.T + bias` for [rows, width, size]."""
-        ways = self._ways.get(weight.data_ptr())
+        methods = self._methods.get(weight.data_ptr())
         num_tokens = hidden.shape[:-1].numel()
-        way = LINEAR if ways is None or num_tokens > WIDTHS[-1] else ways[bisect_left(WIDTHS, num_tokens)]
-        return multiply(way, hidden, weight, bias, self._packed.get(weight.data_ptr()))
+        method = LINEAR if methods is None or num_tokens > WIDTHS[-1] else methods[bisect_left(WIDTHS, num_tokens)]
+        return multiply(method, hidden, weight, bias, self._packed.get(weight.data_ptr()))
 
 
 def multiply(
-    way: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, packed: torch.Tensor | None
+    method: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, packed: torch.Tensor | None
 ) -> torch.Tensor:
-    if way == PACKED:
+    if method == PACKED:
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(hidden, packed, bias, "none", [], "")
         return product
-    if way == SEPARATE:
+    if method == SEPARATE:
         tokens = hidden.reshape(-1, hidden.shape[-1])
         return torch.stack([F.linear(token, weight, bias) for token in tokens]).view(*hidden.shape[:-1], -1)
     return F.linear(hidden, weight, bias)
@@ -120,7 +120,7 @@ def _has_bfloat16() -> bool:
 # ------------------------------------------------------------------------------------------------ what is measured
 
 
-def ways_of(weight: torch.Tensor) -> Ways:
+def methods_of(weight: torch.Tensor) -> Methods:
     """By width; measured once on a machine for a shape, a dtype and a number of threads, and kept in the cache."""
     known, key = _read(), f"{'x'.join(map(str, weight.shape))} {weight.dtype} {torch.get_num_threads()}"
     if key not in known:
@@ -129,7 +129,7 @@ def ways_of(weight: torch.Tensor) -> Ways:
     return tuple(known[key])
 
 
-def measure(weight: torch.Tensor) -> Ways:
+def measure(weight: torch.Tensor) -> Methods:
     rows = weight[: max(1, _MEASURED_NUMBERS // weight.shape[1])]
     packed = torch.ops.mkldnn._reorder_linear_weight(rows.contiguous()) if can_pack(rows) else None
     return tuple(_quickest(rows, packed, width) for width in WIDTHS)
@@ -137,8 +137,8 @@ def measure(weight: torch.Tensor) -> Ways:
 
 def _quickest(weight: torch.Tensor, packed: torch.Tensor | None, width: int) -> str:
     hidden = torch.ones(1, width, weight.shape[1], dtype=weight.dtype)
-    ways = [LINEAR, *[SEPARATE] * (1 < width <= _MOST_SEPARATE), *[PACKED] * (packed is not None)]
-    seconds = {way: least_seconds(partial(multiply, way, hidden, weight, None, packed)) for way in ways}
+    methods = [LINEAR, *[SEPARATE] * (1 < width <= _MOST_SEPARATE), *[PACKED] * (packed is not None)]
+    seconds = {method: least_seconds(partial(multiply, method, hidden, weight, None, packed)) for method in methods}
     best = min(seconds, key=seconds.__getitem__)
     return best if seconds[best] < _CLEARLY * seconds[LINEAR] else LINEAR
 
@@ -152,8 +152,8 @@ def _read() -> dict[str, Any]:
         known = json.loads(_path().read_text())
     except (OSError, ValueError):
         return {}
-    ways = {LINEAR, SEPARATE, PACKED}
-    return {key: found for key, found in known.items() if len(found) == len(WIDTHS) and ways.issuperset(found)}
+    methods = {LINEAR, SEPARATE, PACKED}
+    return {key: found for key, found in known.items() if len(found) == len(WIDTHS) and methods.issuperset(found)}
 
 
 def _write(known: dict[str, Iterable[str]]) -> None:
