@@ -65,7 +65,6 @@ class Engine:
     of `GenerateOptions`. A lookahead or an acceptance of your own may be given as an object (`protocols.Lookahead`).
     `help(engine.generate)` lists all keywords. Where nothing is named that drafts, the method is what the profile found
     fastest, else plain decoding (`off`); a drafter, lookahead or tree by itself drafts with `uniform`.
-
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; on a CPU, those of a few tokens run
     by compiled kernels, or by torch's products, of which some need weights a second time (`packed_weights`: bytes;
     True: as the weights, at most a quarter of what is free). `graphs=False` launches every operation by itself.
@@ -102,8 +101,8 @@ class Engine:
         door.check_loaded(model, tokenizer)
         model = unwrapped(model)
         self.model, self.tokenizer, self._shared_skip = model, tokenizer, shared_skip
-        runner = make_runner(model, graphs, door.read_packed_weights(packed_weights))
-        self._runner, self._worth = runner, Worth() if economics else None
+        self._worth = Worth() if economics else None
+        self._runner = make_runner(model, graphs, door.read_packed_weights(packed_weights))
         self._requests = Requests(model, self._runner, tokenizer)
         self._parts = BuiltParts(Host(self._runner, tokenizer), EngineKnowledge(model, self._runner, name, profile))
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
@@ -140,8 +139,7 @@ class Engine:
         model, tokenizer = loading.load(name, device=device, dtype=dtype, **load)
         own: dict[str, Any] = {"graphs": graphs, "profile": profile, "name": str(name or catalogue.DEFAULT_MODEL)}
         own |= {"prefix_cache": prefix_cache, "packed_weights": packed_weights}
-        own |= {"economics": economics, "shared_skip": shared_skip}
-        return cls(model, tokenizer, **own, **method)
+        return cls(model, tokenizer, economics=economics, shared_skip=shared_skip, **own, **method)
 
     @property
     def runner(self) -> Runner:
@@ -266,9 +264,8 @@ class Engine:
         """
         stream = self.stream(prompt, n=n, **options)
         stream.run()
-        return (
-            stream.generations if stream.is_batch else door.warned_if_silent(stream.generation, prompt, self.tokenizer)
-        )
+        told = door.warned_if_silent
+        return stream.generations if stream.is_batch else told(stream.generation, prompt, self.tokenizer)
 
     @keywords_of(CallOptions)
     def stream(self, prompt: Prompt, *, n: int = 1, **options: Unpack[CallOptions]) -> Stream:
