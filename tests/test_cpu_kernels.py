@@ -10,9 +10,9 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -45,9 +45,8 @@ KNOWN = {
 """Sub-layers that kernels run, where that is not all of them."""
 NOISE = {"smollm3": 3e-4}
 """As in test_decoder.py: what its modules differ from float64 by."""
-TREE = TreeMask([[0, 1, 2, 1, 2]], [[0b1, 0b11, 0b111, 0b1001, 0b11001]])
+TREES = {rows: TreeMask([[0, 1, 2, 1, 2]] * rows, [[0b1, 0b11, 0b111, 0b1001, 0b11001]] * rows) for rows in (1, 2)}
 """Columns 1 and 2 go on as a chain, column 3 is another first token, column 4 follows it."""
-TREES = TreeMask(TREE.depths * 2, TREE.sees * 2)
 
 pytestmark = pytest.mark.skipif(library() is None, reason=f"no compiled kernels: {libraries.why_not()}")
 
@@ -79,15 +78,14 @@ def attached(model: Any) -> tuple[Decoder, Counted]:
     return decoder, kernels
 
 
-def on_threads(num_threads: int) -> Any:
-    return mock.patch.object(Compiled, "num_threads", num_threads)
-
-
 def by_modules(model: Any) -> Decoder:
     return Decoder(copy.deepcopy(model), allow_joined=False)
 
 
-@functools.cache
+def on_threads(num_threads: int) -> Any:
+    return mock.patch.object(Compiled, "num_threads", num_threads)
+
+
 def tokens_of(num_rows: int, num_tokens: int, vocab_size: int = VOCAB_SIZE) -> torch.Tensor:
     return torch.randint(0, vocab_size, (num_rows, num_tokens), generator=torch.Generator().manual_seed(num_rows))
 
@@ -122,8 +120,8 @@ def many_passes(decoder: Decoder) -> Iterator[torch.Tensor]:
     yield forward(tokens[:, :4], chain(lengths, 4), cache).scores
     yield forward(tokens[:1, 5:6], chain([7], 1, [2]), cache).scores
     yield forward(tokens[:2, 4:6], chain([7, 18], 2, [0, 2]), cache).scores
-    yield forward(tokens[1:, 6:11], Placement.tree([29, 18], TREES, CPU, [1, 2]), cache).scores
-    yield forward(tokens[:2, 6:11], Placement.tree([7, 20], TREES, CPU, [0, 2]), cache).scores
+    yield forward(tokens[1:, 6:11], Placement.tree([29, 18], TREES[2], CPU, [1, 2]), cache).scores
+    yield forward(tokens[:2, 6:11], Placement.tree([7, 20], TREES[2], CPU, [0, 2]), cache).scores
     few, place = tokens[1:, 9:12], chain([29, 18], 3, [1, 2])
     yield forward(few, place, cache, skip=SkipSet.parse("a1,a3,m0,m3")).scores
     yield forward(few, place, cache, capture=("m3",), needs_scores=False).captured["m3"]
@@ -140,7 +138,7 @@ def test_scores_are_those_of_modules_and_of_joined_layers(variant: str) -> None:
     """What kernels do not know runs in between: experts, modules, products that are joined in the checkpoint."""
     model, tokens = copy.deepcopy(pico(variant)), tokens_of(1, 40)
     decoder, kernels = attached(model)
-    others = by_modules(model), Decoder(copy.deepcopy(model))
+    others = [Decoder(copy.deepcopy(model), allow_joined=allowed) for allowed in (False, True)]
     for found, *expected in zip(many_passes(decoder), *map(many_passes, others), strict=True):
         for one in expected:
             assert_same(found, one, NOISE.get(variant, 1e-4))
@@ -148,11 +146,10 @@ def test_scores_are_those_of_modules_and_of_joined_layers(variant: str) -> None:
     in_parts(decoder, tokens, [4])
     assert kernels.num_sublayers == KNOWN.get(variant, 2 * NUM_LAYERS)
     assert kernels.calls["run_head"] == (variant in JOINABLE)
-    if variant not in KNOWN:
-        assert kernels.calls["run_sublayers"] == 1, "all in one call"
+    assert variant in KNOWN or kernels.calls["run_sublayers"] == 1  # all in one call
     kernels.begin()
     in_parts(decoder, tokens, [40])
-    assert not kernels.calls, "wide passes are torch's"
+    assert not kernels.calls  # wide passes are torch's
 
 
 EXACT = ("llama", "qwen2-sliding", "gemma2", "gemma3_text", "starcoder2", "olmo2", "smollm3", "granite")
@@ -161,17 +158,15 @@ ODD = {"hidden_size": 36, "intermediate_size": 50, "head_dim": 20}
 
 @pytest.mark.parametrize(("variant", "sizes"), [*((name, {}) for name in EXACT), ("llama", ODD)], ids=str)
 def test_a_token_is_the_same_in_any_company(variant: str, sizes: dict[str, Any]) -> None:
-    decoder, _ = attached(pico(variant, **sizes))
-    tokens = tokens_of(4, 20)
+    (decoder, _), tokens, widths = attached(pico(variant, **sizes)), tokens_of(4, 20), tuple[int, ...]()
     alone = [in_parts(decoder, tokens[row : row + 1], [1] * 20) for row in range(4)]
     for num_threads, widths in ((1, (2, 3, 4, 5, 6)), (2, (16, 4)), (3, (9, 11)), (1, (7, 8, 1, 4))):
         with on_threads(num_threads):
             assert all(map(torch.equal, in_parts(decoder, tokens[:1], widths), alone[0]))
     for rows, widths in ((4, (4, 3, 1) * 2 + (4,)), (3, (5,) * 4), (2, (8, 1, 7, 4))):
         scores, kept = in_parts(decoder, tokens[:rows], widths)
-        for row in range(rows):
-            assert torch.equal(scores[row], alone[row][0][0])
-            assert torch.equal(kept[:, :, row], alone[row][1][:, :, 0])
+        assert torch.equal(scores, torch.cat([one for one, _ in alone[:rows]]))
+        assert torch.equal(kept, torch.cat([one for _, one in alone[:rows]], 2))
 
 
 @pytest.mark.parametrize("variant", EXACT)
@@ -182,7 +177,7 @@ def test_a_branch_of_a_tree_is_a_chain(variant: str) -> None:
     tokens, start, caches = tokens_of(1, 18), 13, [decoder.new_cache(1, 18) for _ in range(3)]
     for cache in caches:
         decoder.forward(tokens[:, :start], chain([0], start), cache)
-    found = decoder.forward(tokens[:, start:], Placement.tree([start], TREE, CPU), caches[0]).scores
+    found = decoder.forward(tokens[:, start:], Placement.tree([start], TREES[1], CPU), caches[0]).scores
     for columns, cache in zip(([0, 1, 2], [0, 3, 4]), caches[1:], strict=True):
         branch = tokens[:, start:][:, columns]
         assert torch.equal(found[:, columns], decoder.forward(branch, chain([start], 3), cache).scores)
@@ -198,10 +193,8 @@ FEATURES: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"intermediate_size": 7}),
     ("gemma2", {"hidden_activation": "gelu", "head_dim": 20, "attn_logit_softcapping": 0.5}),
     ("gemma3_text", {**ODD, "sliding_window": 3}),
-    ("starcoder2", {"hidden_act": "gelu", "hidden_size": 40, "intermediate_size": 50}),
-    ("starcoder2", {"hidden_act": "silu", "use_bias": False}),
+    ("starcoder2", {"hidden_act": "gelu", "hidden_size": 40, "intermediate_size": 50, "use_bias": False}),
     ("olmo2", {"num_key_value_heads": 4, "hidden_size": 40, "attention_bias": True}),
-    ("exaone4", {"hidden_size": 40}),
     ("glm4", {"head_dim": 20, "hidden_size": 36}),
     ("phi3", {"hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": 1}),
     ("granite", {"residual_multiplier": -0.3, "attention_multiplier": 0.9, "mlp_bias": True}),
@@ -219,19 +212,17 @@ def test_features(variant: str, overrides: dict[str, Any]) -> None:
     assert kernels.calls["run_sublayers"] >= 10
 
 
-@pytest.mark.parametrize("rope", [None, DYNAMIC])
 @torch.inference_mode()
-def test_padding_after_the_context(rope: dict[str, Any] | None) -> None:
+def test_padding_after_the_context() -> None:
     """Positions after the last angle are taken for the last; nobody else is disturbed."""
-    model, last, found = build("llama", **({"rope_parameters": rope} if rope else {})), CONTEXT_LENGTH - 1, []
-    tokens = tokens_of(2, CONTEXT_LENGTH)
+    model, tokens, last, found = build("llama", rope_parameters=DYNAMIC), tokens_of(2, 256), CONTEXT_LENGTH - 1, []
     padded = torch.stack([tokens[0, 5:8], torch.cat((tokens[1, last:], torch.zeros(2, dtype=torch.long)))])
     for decoder in (attached(model)[0], by_modules(model)):
         cache = decoder.new_cache(2, CONTEXT_LENGTH + 8)
         decoder.forward(tokens[:, :last], chain([0, 0], last), cache)
         scores = decoder.forward(padded, chain([5, last], 3), cache).scores
         found.append(torch.cat((scores[0], scores[1, :1])))
-    assert_same(*found)
+    assert_same(found[0], found[1])
 
 
 @pytest.mark.parametrize("window", [None, 1000])
@@ -266,16 +257,9 @@ def test_best_is_the_first_of_the_largest(vocab_size: int) -> None:
         with on_threads(num_threads):
             output = decoder.forward(tokens, chain([0, 0], 8), decoder.new_cache(2, 8))
         is_largest = output.scores == output.scores.amax(-1, keepdim=True)
-        assert is_largest.sum() > 16, "no ties"
+        assert is_largest.sum() > 16  # there are ties
         assert output.best is not None
         assert torch.equal(output.best, is_largest.int().argmax(-1))
-        assert torch.equal(output.best, output.scores.argmax(-1))
-
-
-def forget() -> None:
-    for one in vars(libraries).values():
-        if hasattr(one, "cache_clear"):
-            one.cache_clear()
 
 
 Compiler = Callable[[str], tuple[Path, Path]]
@@ -295,9 +279,9 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compil
         monkeypatch.setenv("CC", str(path))
         return log, home
 
-    forget()
+    libraries._found.cache_clear()
     yield make
-    forget()
+    libraries._found.cache_clear()
 
 
 @pytest.mark.parametrize("can_write", [True, False])
@@ -307,36 +291,31 @@ def test_it_is_compiled_once(can_write: bool, compiler: Compiler, monkeypatch: p
     monkeypatch.setenv("SELFDRAFT_HOME", str(home if can_write else log.with_name("compiler")))
     for _ in "12":
         assert library() is library() is not None
-        forget()
+        libraries._found.cache_clear()
     assert len(log.read_text().splitlines()) == (1 if can_write else 2)
-    if can_write:
-        (made,) = home.rglob("*.*")
-        assert re.fullmatch(r"passes-\w+\.so", made.name)
+    assert [path.suffix for path in home.rglob("*.*")] == [".so"] * can_write
 
 
-NO_HEADER = "echo 'passes.c:7:10: fatal error: omp.h: No such file' >&2; exit 1"
 FAILING = {
-    "missing": ("", "install gcc or clang, or name one in CC"),
-    "failing": (NO_HEADER, "compiler failed: .*omp.h"),
-    "killed": ('echo half > "$2"; kill -9 $$', "compiler failed: no message"),
+    "": "install gcc or clang, or name one in CC",
+    "echo 'passes.c:7:10: fatal error: omp.h: No such file' >&2; exit 1": "compiler failed: .*omp.h",
+    'echo half > "$2"; kill -9 $$': "compiler failed: no message",
 }
 
 
-@pytest.mark.parametrize("how", FAILING)
+@pytest.mark.parametrize("script", FAILING)
 def test_no_compiler(
-    how: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    script: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    script, message = FAILING[how]
     log, home = compiler(script)
-    if how == "missing":
-        monkeypatch.delenv("CC")
-        monkeypatch.setenv("PATH", str(home))
+    for name in () if script else ("CC", "PATH"):
+        monkeypatch.setenv(name, str(home))
     with caplog.at_level(logging.WARNING, "selfdraft"):
         assert library() is library() is None
         assert EagerRunner(copy.deepcopy(pico("llama")), is_quick=True).decoder.compiled is None
     (record,) = caplog.records
-    assert re.search(message, record.getMessage())
-    assert how == "missing" or len(log.read_text().splitlines()) == 1
+    assert re.search(FAILING[script], record.getMessage())
+    assert not script or len(log.read_text().splitlines()) == 1
     assert not list(home.rglob("passes*"))
 
 
@@ -344,7 +323,7 @@ def test_two_processes_at_once(compiler: Compiler) -> None:
     """Each waits for the other with half a file."""
     _, home = compiler('head -c 999 MADE > "$2"; while [ $(wc -l < LOG) -lt 2 ]; do sleep 0.05; done; cp MADE "$2"')
     code = "from selfdraft.models.cpu.library import library; assert library().run_head"
-    running = [subprocess.Popen([sys.executable, "-c", code], env={**os.environ}) for _ in "12"]
+    running = [subprocess.Popen([sys.executable, "-c", code], env=dict(os.environ)) for _ in "12"]
     assert [process.wait(timeout=60) for process in running] == [0, 0]
     assert len(list(home.rglob("*.*"))) == 1
 
@@ -352,8 +331,7 @@ def test_two_processes_at_once(compiler: Compiler) -> None:
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 6, 5, 6, 5], [9]]
 METHODS: list[dict[str, Any]] = [
     *({"strategy": name} for name in ("off", "uniform", "swift")),
-    {"strategy": "uniform", "drafter": "lookup"},
-    {"strategy": "fixed", "tree": "siblings"},
+    *({"strategy": "fixed", **more} for more in ({"drafter": "lookup"}, {"tree": "siblings"})),
 ]
 
 
@@ -362,13 +340,14 @@ def engine_of(family: str, graphs: bool) -> Engine:
     return Engine(copy.deepcopy(pico(family)), graphs=graphs, settings=SETTINGS)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_moe"])
-@pytest.mark.parametrize("mode", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    ("family", "mode"), [("llama", {}), ("llama", SAMPLED), ("gemma3_text", SAMPLED), ("qwen3_moe", {})], ids=str
+)
 def test_texts_are_the_same(family: str, mode: dict[str, Any]) -> None:
     plain, quick = engines = [engine_of(family, graphs) for graphs in (False, True)]
     runners: list[Any] = [one.runner for one in engines]
     assert [one.decoder.compiled is None for one in runners] == [True, False]
-    options: dict[str, Any] = {"max_new_tokens": 24, **mode}
+    options: dict[str, Any] = {"max_new_tokens": 20, **mode}
     expected = [one.tokens for one in plain.generate(PROMPTS, strategy="off", **options)]
     for method in METHODS:
         assert [one.tokens for one in quick.generate(PROMPTS, **method, **options)] == expected
@@ -376,33 +355,22 @@ def test_texts_are_the_same(family: str, mode: dict[str, Any]) -> None:
 
 
 def test_two_threads_on_one_model() -> None:
-    model, found = copy.deepcopy(pico("llama")), {}
-    engines = [Engine(model, strategy="uniform") for _ in "12"]
-    options: dict[str, Any] = {"max_new_tokens": 60}
-    expected = [engine_of("llama", False).generate(prompt, strategy="off", **options).tokens for prompt in PROMPTS[:2]]
+    model = copy.deepcopy(pico("llama"))
+    engines, plain = [Engine(model, strategy="uniform") for _ in "12"], engine_of("llama", False)
 
-    def generate(place: int) -> None:
-        found[place] = [engines[place].generate(PROMPTS[place], **options).tokens for _ in range(3)]
+    def generate(engine: Engine, prompt: list[int]) -> Any:
+        return engine.generate(prompt, max_new_tokens=60).tokens
 
-    threads = [threading.Thread(target=generate, args=(place,)) for place in range(2)]
-    for act in (threading.Thread.start, threading.Thread.join):
-        list(map(act, threads))
-    assert found == {place: [expected[place]] * 3 for place in range(2)}
-
-
-def replace(linear: nn.Linear) -> None:
-    linear.weight = nn.Parameter(linear.weight.detach() * 2)
-
-
-def half(*call: Any) -> Any:
-    return call[-1] / 2
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(generate, engines * 3, PROMPTS[:2] * 3))
+    assert found == [generate(plain, prompt) for prompt in PROMPTS[:2]] * 3
 
 
 ALL = 2 * NUM_LAYERS
 ALTERED: dict[str, tuple[Callable[[Any], Any], int]] = {
     "cast": (lambda model: model.to(torch.bfloat16), 0),
-    "hooked": (lambda model: model.model.layers[1].mlp.down_proj.register_forward_hook(half), ALL - 1),
-    "replaced": (lambda model: replace(model.model.layers[2].self_attn.q_proj), ALL),
+    "hooked": (lambda model: model.model.layers[1].mlp.register_forward_hook(lambda *call: call[-1] / 2), ALL - 1),
+    "replaced": (lambda model: setattr(model.lm_head, "weight", nn.Parameter(model.lm_head.weight.detach() * 2)), ALL),
     "copied": (lambda model: model.to(torch.float64).to(torch.float32), ALL),
     "written": (lambda model: [weight.data.mul_(0.9) for weight in model.parameters()], ALL),
 }
@@ -420,14 +388,12 @@ def test_an_altered_model_is_what_runs(how: str, monkeypatch: pytest.MonkeyPatch
     assert (runner.decoder.compiled is before) is (how == "written")
     kernels.begin()
     found = runner.forward(PassRequest(tokens, [0]), runner.new_cache(1, 9)).scores
-    with torch.inference_mode():
-        assert_same(found, model(tokens, use_cache=False).logits, 0.2 if how == "cast" else 1e-4)
+    assert_same(found, model(tokens, use_cache=False).logits.detach(), 0.2 if how == "cast" else 1e-4)
     assert kernels.num_sublayers == num_known
 
 
-@pytest.mark.parametrize("variant", ["llama", "qwen2", "olmo2"])
-def test_weights_stay_where_they_are(variant: str) -> None:
-    model = copy.deepcopy(pico(variant))
+def test_weights_stay_where_they_are() -> None:
+    model = copy.deepcopy(pico("qwen2"))
     before = {name: weight.data_ptr() for name, weight in model.named_parameters()}
     attached(model)
     assert {name: weight.data_ptr() for name, weight in model.named_parameters()} == before
