@@ -95,13 +95,12 @@ class Compiled:
 
     def takes(self, hidden: torch.Tensor) -> bool:
         """Whether kernels run passes of as many tokens."""
-        is_plain = hidden.dtype == torch.float32 and type(hidden) is torch.Tensor
+        is_plain = hidden.dtype == torch.float32 and type(hidden) is torch.Tensor and not torch.is_grad_enabled()
         return is_plain and hidden.shape[:-1].numel() <= self.max_tokens and reads_are_free(hidden)
 
     def walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
         """The stream after these; `hidden` stays what it is."""
-        cache = step.cache
-        if not isinstance(cache, SlotCache) or cache.storage is None or cache.segments:
+        if not _is_within(step):
             return walk(sublayers, hidden, step)
         for is_known, parts in itertools.groupby(sublayers, lambda part: part.name in self._numbers):
             run = self._run if is_known else walk
@@ -221,6 +220,16 @@ class _Room:
         return cls(max(inner, default=0), max(other, default=0))
 
 
+def _is_within(step: Pass) -> bool:
+    """Whether its keys and values are where the kernels put them: what is not, torch does or refuses."""
+    cache, place = step.cache, step.placement
+    if not isinstance(cache, SlotCache) or cache.storage is None or cache.segments:
+        return False
+    storage = cache.storage
+    end = place.rows.stop if isinstance(place.rows, slice) else int(place.rows.max()) + 1
+    return storage.dtype == torch.float32 and end <= storage.shape[2] and place.end <= storage.shape[4]
+
+
 def _is_known(part: Any) -> bool:
     """Plain weights in float32, and an activation that the kernels have."""
     if not isinstance(part, JoinedAttention | JoinedMLP) or not _are_plain(*_tensors(part)):
@@ -273,8 +282,11 @@ def _best_threads(kernels: ctypes.CDLL, weight: torch.Tensor) -> int | None:
 
 def _most_tokens(kernels: ctypes.CDLL, weight: torch.Tensor, threads: int) -> int:
     """Up to which the kernels are quicker than torch."""
-    quicker = (width for width in _WIDTHS if _seconds(kernels, weight, width, threads) < _torch_seconds(weight, width))
-    return max(quicker, default=_WIDTHS[0])
+
+    def are_quicker(width: int) -> bool:
+        return _seconds(kernels, weight, width, threads) < _torch_seconds(weight, width)
+
+    return max(itertools.takewhile(are_quicker, _WIDTHS), default=_WIDTHS[0])
 
 
 def _seconds(kernels: ctypes.CDLL, weight: torch.Tensor, num_tokens: int, threads: int) -> float:

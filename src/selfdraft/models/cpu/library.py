@@ -9,9 +9,11 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -21,7 +23,9 @@ from ..load.catalogue import cache_home
 
 _LOGGER = logging.getLogger(__name__)
 _COMPILERS = ("cc", "gcc", "clang")
-_FLAGS = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+_FUSED = ("-ffp-contract=fast", "--param=avoid-fma-max-bits=0")  # all sums, not only some of them
+_FLAGS = ("-O3", *_FUSED, "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+_HELP = "Install gcc or clang, or name a C compiler in CC"
 _SECONDS = 60.0
 
 
@@ -43,52 +47,66 @@ def why_not() -> str:
 @functools.cache
 def _found() -> ctypes.CDLL | str:
     try:
-        return ctypes.CDLL(str(_compiled()))
+        return _load()
     except (CannotCompileError, OSError) as error:
-        _LOGGER.warning("passes of a few tokens are slower than they could be: %s", error)
+        _LOGGER.warning("passes of a few tokens are slower than they could be: %s. %s", error, _HELP)
         return str(error)
 
 
-def _compiled() -> Path:
+def _load() -> ctypes.CDLL:
     source = resources.files("selfdraft.kernels.cpu").joinpath("passes.c").read_bytes()
-    command = [_compiler(), *_FLAGS, "-mcpu=native" if _is_arm() else "-march=native"]
-    known = hashlib.sha256(b"\0".join([source, *map(str.encode, [*command, machine()])])).hexdigest()[:20]
-    folder = _writable(cache_home() / "kernels")
-    path = folder / f"passes-{known}.so"
-    if not path.is_file():
-        _compile(command, source, path)
-    return path
+    flags = [*_FLAGS, "-mcpu=native" if _is_arm() else "-march=native"]
+    known = hashlib.sha256(b"\0".join([source, *map(str.encode, [*flags, os.environ.get("CC", ""), machine()])]))
+    with _folder(cache_home() / "kernels") as folder:
+        path = folder / f"passes-{known.hexdigest()[:20]}.so"
+        with contextlib.suppress(OSError):  # not there, or damaged
+            return ctypes.CDLL(str(path))
+        _compile(flags, source, path)
+        return ctypes.CDLL(str(path))
 
 
-def _compiler() -> str:
-    names = filter(None, [os.environ.get("CC"), *_COMPILERS])
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        raise CannotCompileError("there is no C compiler (install gcc or clang, or name one in CC)")
-    return found
-
-
-def _compile(command: list[str], source: bytes, path: Path) -> None:
+def _compile(flags: list[str], source: bytes, path: Path) -> None:
+    """By the first compiler that can; whole or not at all."""
+    problems = []
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made, given = Path(folder) / "passes.so", Path(folder) / "passes.c"
         given.write_bytes(source)
-        try:
-            done = subprocess.run(
-                [*command, str(given), "-o", str(made), "-lm"], capture_output=True, text=True, timeout=_SECONDS
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise CannotCompileError(f"{command[0]} could not be run: {error}") from error
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-            raise CannotCompileError(f"{command[0]} failed: {lines[0]}")
-        made.replace(path)
+        for compiler in _compilers():
+            problem = _problem_of([*compiler, *flags, str(given), "-o", str(made), "-lm"])
+            if problem is None:
+                made.replace(path)
+                return
+            problems.append(problem)
+    raise CannotCompileError("; ".join(problems) or "there is no C compiler")
 
 
-def _writable(folder: Path) -> Path:
-    """A folder of its own for each process where the cache cannot be written."""
+def _compilers() -> Iterator[list[str]]:
+    """As commands: CC may name one with arguments."""
+    given = shlex.split(os.environ.get("CC", ""))
+    for command in [given] if given else [[name] for name in _COMPILERS]:
+        if found := shutil.which(command[0]):
+            yield [found, *command[1:]]
+
+
+def _problem_of(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{command[0]} could not be run: {error}"
+    lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"exit status {done.returncode}"]
+    return f"{command[0]} failed: {lines[0]}" if done.returncode else None
+
+
+@contextlib.contextmanager
+def _folder(wanted: Path) -> Iterator[Path]:
+    """Where the cache cannot be written, one that is gone once the library is loaded."""
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="selfdraft-"))
+        wanted.mkdir(parents=True, exist_ok=True)
+    if os.access(wanted, os.W_OK):
+        yield wanted
+    else:
+        with tempfile.TemporaryDirectory(prefix="selfdraft-") as folder:
+            yield Path(folder)
 
 
 def _is_arm() -> bool:
