@@ -19,6 +19,7 @@ from pico import pico
 from selfdraft import Engine
 from selfdraft.models import eager
 from selfdraft.models.cpu import products
+from selfdraft.models.cpu.clock import remembered
 from selfdraft.models.cpu.products import LINEAR, PACKED, SEPARATE, WIDTHS, Products, can_pack, measure, methods_of
 from selfdraft.models.load.info import describe
 
@@ -116,21 +117,28 @@ def test_packed_weights_go_with_the_engine_and_change_with_the_weights(monkeypat
 
 
 def test_what_is_quickest_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was measured is kept for the next process; what is damaged or unknown is measured again."""
+    """It is kept for the next process once it was found twice; what is damaged or unknown is not used."""
     monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
     calls: list[torch.Size] = []
     monkeypatch.setattr(products, "measure", lambda weight: calls.append(weight.shape) or [SEPARATE] * len(WIDTHS))
     weights = [torch.zeros(6, 4), torch.zeros(8, 4)]
     for _ in "12":
         assert {methods_of(weight) for weight in weights} == {(SEPARATE,) * len(WIDTHS)}
-    assert len(calls) == 2
-    (path,) = (tmp_path / "products").iterdir()
-    known = json.loads(path.read_text())
-    for damaged in ("{", json.dumps(dict.fromkeys(known, ["magic"] * len(WIDTHS)))):
-        path.write_text(damaged)
-        methods_of(weights[0])
     assert len(calls) == 4
+    (path,) = (tmp_path / "measured").iterdir()
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps(dict.fromkeys(known, "magic")))
+    assert set(methods_of(weights[0])) == {LINEAR}
+    path.write_text("{")
+    assert set(methods_of(weights[0])) == {SEPARATE}
     assert [one.suffix for one in path.parent.iterdir()] == [".json"]
+
+
+def test_what_differs_each_time_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something else was running."""
+    monkeypatch.setenv("SELFDRAFT_HOME", str(tmp_path))
+    found = iter("abbacc")
+    assert [remembered("key", lambda: next(found)) for _ in "1234"] == ["a", "b", "c", "c"]
 
 
 def test_where_nothing_can_be_kept_it_is_measured_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +150,7 @@ def test_where_nothing_can_be_kept_it_is_measured_each_time(tmp_path: Path, monk
 def test_the_quickest_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the clock, and only clearly: a copy is not made for a few percent."""
     seconds = {LINEAR: 1.0, SEPARATE: 0.95, PACKED: 0.5}
-    monkeypatch.setattr(products, "least_seconds", lambda run: seconds[run.args[0]])
+    monkeypatch.setattr(products, "interleaved", lambda runs: {name: seconds[name] for name in runs})
     weight = torch.ones(8, 4)
     assert set(measure(weight)) == ({PACKED} if can_pack(weight) else {LINEAR})
     seconds[PACKED] = 0.97

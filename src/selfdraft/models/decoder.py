@@ -7,7 +7,6 @@ is patched, and which sub-layers run is an argument of the pass. Capture points 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Container, Sequence
 from functools import partial
 from operator import attrgetter
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..errors import SelfTestError, UnsupportedModelError, unknown_name
+from ..errors import UnsupportedModelError, unknown_name
 from ..kernels.features import Heads
 from ..passes import PassOutput, Resume
 from ..types import SkipSet
@@ -39,11 +38,10 @@ from .joined import (
 )
 from .placement import Placement
 from .rotary import MAX_POSITIONS, Rotaries, RotaryTable, no_rotary
-from .self_test import self_test
+from .self_test import proves, self_test
 from .sublayer import Halfway, Pass, SubLayer, up_to_last_keys
 from .watch import Watched
 
-_LOGGER = logging.getLogger(__name__)
 _MAX_SKIP_SETS = 1024
 
 
@@ -87,10 +85,13 @@ class Decoder:
         self.shapes = [_layer_shape(attention, self.config) for attention in attentions]
         self._active: dict[SkipSet, tuple[SubLayer, ...]] = {}
         self.compiled: Compiled | None = None
-        self._prepare_products()
+        if self._products is not None:
+            self._products.prepare([])  # of weights that may be others now
         self.self_test_error = self_test(self)
-        if self._kernels is not None and self.dtype == torch.float32:
+        if self._is_compiled:
             self._compile()
+        if self._products is not None:
+            self._prepare_products(self._products)
         self.watched = Watched(self.model)
         self._attached_to = self._fingerprint()
 
@@ -106,6 +107,10 @@ class Decoder:
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = self.model.dtype
         return dtype
+
+    @property
+    def _is_compiled(self) -> bool:
+        return self._kernels is not None and self.dtype == torch.float32 and self.device.type == "cpu"
 
     @property
     def packed_bytes(self) -> int:
@@ -212,24 +217,21 @@ class Decoder:
         scores: torch.Tensor = self.head(normed, self._products or F.linear) if is_joined else self.head(normed)
         return scores
 
-    def _prepare_products(self) -> None:
-        """Of what compiled kernels will not do; the head first, which gains most."""
-        if self._products is None:
-            return
-        heads = [self.head.weight] if isinstance(self.head, JoinedHead) else []
-        parts = [part.run for part in self.sublayers if isinstance(part.run, JoinedAttention | JoinedMLP)]
-        weights = [*heads, *(weight for part in parts for weight in part.weights)]
-        are_compiled = self._kernels is not None and self.dtype == torch.float32
-        self._products.prepare([] if are_compiled or self.device.type != "cpu" else weights)
-
     def _compile(self) -> None:
         """Let compiled kernels run what they know, if the model's scores stay what they are."""
         self.compiled = Compiled(self._kernels, self.sublayers, self.final_norm, self.head, self._rotaries)
-        try:
-            self_test(self)
-        except SelfTestError as error:
+        if not (self.compiled.num_known or self.compiled.has_head) or not proves(self, "compiled kernels"):
             self.compiled = None
-            _LOGGER.warning("compiled kernels are left out: %s", error)
+
+    def _prepare_products(self, products: Products) -> None:
+        """Of what compiled kernels do not run; the head first, which gains most."""
+        compiled = self.compiled
+        has_head = isinstance(self.head, JoinedHead) and not (compiled is not None and compiled.has_head)
+        left = [part.run for part in self.sublayers if compiled is None or not compiled.knows(part)]
+        parts = [part for part in left if isinstance(part, JoinedAttention | JoinedMLP)]
+        products.prepare([*[self.head.weight] * has_head, *(weight for part in parts for weight in part.weights)])
+        if products.packed_bytes and not proves(self, "packed weights"):
+            products.prepare([])
 
     def _walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
         is_few = self.compiled is not None and self.compiled.takes(hidden)
@@ -311,7 +313,7 @@ class Decoder:
         if parts is None or around is None:
             return None
         module, layer_type = self._branch_module(self._layers[layer], self.family.attention), self._layer_type(layer)
-        has_rotary, joins = parts.has_rotary(self.config, layer), self._kernels is None
+        has_rotary, joins = parts.has_rotary(self.config, layer), not self._is_compiled
         table = RotaryTable(self._rotaries, self.context_length or MAX_POSITIONS, layer_type, parts.is_interleaved)
         make_heads = partial(
             Heads,
@@ -328,7 +330,7 @@ class Decoder:
         if parts is None or around is None:
             return None
         module = self._branch_module(self._layers[layer], self.family.mlp)
-        return joined_mlp(module, parts, around, joins=self._kernels is None)
+        return joined_mlp(module, parts, around, joins=not self._is_compiled)
 
     def _around(self, layer: int, branch: Branch) -> JoinedBranch | None:
         if self._parts is None:

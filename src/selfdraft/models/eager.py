@@ -61,6 +61,8 @@ class EagerRunner:
         if not self.decoder.is_current:
             self.decoder.attach()
             self._begin()
+        if self.decoder.compiled is not None:
+            self.decoder.compiled.refresh()
 
     @property
     def num_layers(self) -> int:

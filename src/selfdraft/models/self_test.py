@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from .checks import relative_error, tolerance_of
 from .placement import Placement
 
 NUM_TOKENS = 12
+_LOGGER = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
@@ -35,6 +37,16 @@ def self_test(decoder: Any) -> float:
             "selfdraft/models/families.py, or load the unmodified model"
         )
     return error
+
+
+def proves(decoder: Any, what: str) -> bool:
+    """Whether its scores are still the model's with what has just been put in; else it is told."""
+    try:
+        self_test(decoder)
+    except SelfTestError:
+        _LOGGER.warning("%s runs without %s: its scores would differ", type(decoder.model).__name__, what)
+        return False
+    return True
 
 
 def _scores_in_parts(decoder: Any, tokens: torch.Tensor) -> torch.Tensor:

@@ -361,9 +361,10 @@ static int64_t num_inner(const SubLayer *part) { return part->inner[0].rows + pa
 
 static void inner_products(const SubLayer *part, const Pass *pass, const float *x) {
     int64_t before = 0, all = num_inner(part), first, end;
+    share(all, LANES, &first, &end);
     for (int i = 0; i < 3; before += part->inner[i++].rows) {
-        share(part->inner[i].rows, LANES, &first, &end);
-        product(pass->num_tokens, part->inner[i], part->size, x, pass->inner + before, all, first, end);
+        int64_t rows = part->inner[i].rows, from = first > before ? first - before : 0, to = end - before;
+        product(pass->num_tokens, part->inner[i], part->size, x, pass->inner + before, all, from, to < rows ? to : rows);
     }
 }
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +23,14 @@ from ..gpu.memory import power_of_two, reads_are_free
 from ..joined import JoinedAttention, JoinedHead, JoinedMLP, JoinedNorm, Linear
 from ..rotary import Rotaries
 from ..sublayer import Pass, SubLayer
-from .clock import least_seconds
+from .clock import interleaved, remembered
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _LANES = 16
-_WIDTHS = (16, 32, 64)
+_WIDTHS = (16, 32)
 _CLEARLY = 0.8
-"""Fewer threads must take this share of the time: others that run beside it may be gone soon."""
+"""Fewer threads must take this share of the time."""
+_SECONDS_BETWEEN = 20.0
 _LEAST_BYTES = 1 << 20
 """A smaller product takes no time that could be measured."""
 
@@ -83,9 +85,28 @@ class Compiled:
         weights = [linear.weight for part in parts.values() for linear in part.inner]
         largest = [max(weights, key=torch.Tensor.numel)] if weights else []
         timed = [weight for weight in largest if weight.nbytes >= _LEAST_BYTES]
-        self._most_threads = next((_best_threads(kernels, weight) for weight in timed), None)
-        found = (_most_tokens(kernels, weight, self.num_threads) for weight in timed)
-        self.max_tokens = next(found, _WIDTHS[0])
+        self._timed, self._is_timed_until = timed, 0.0
+        self._most_threads: int | None = None
+        self.refresh()
+        self.max_tokens = next((_most_tokens(kernels, weight) for weight in timed), _WIDTHS[0])
+
+    def refresh(self) -> None:
+        """Others come and go on a machine: how many threads are best is asked again before a text, now and then."""
+        if self._timed and time.monotonic() > self._is_timed_until:
+            self._most_threads = _best_threads(self._kernels, *self._timed)
+            self._is_timed_until = time.monotonic() + _SECONDS_BETWEEN
+
+    @property
+    def num_known(self) -> int:
+        """Sub-layers that the kernels run."""
+        return len(self._numbers)
+
+    @property
+    def has_head(self) -> bool:
+        return self._head is not None
+
+    def knows(self, sublayer: SubLayer) -> bool:
+        return sublayer.name in self._numbers
 
     @property
     def num_threads(self) -> int:
@@ -95,7 +116,8 @@ class Compiled:
 
     def takes(self, hidden: torch.Tensor) -> bool:
         """Whether kernels run passes of as many tokens."""
-        is_plain = hidden.dtype == torch.float32 and type(hidden) is torch.Tensor and not torch.is_grad_enabled()
+        is_plain = hidden.dtype == torch.float32 and type(hidden) is torch.Tensor
+        is_plain &= not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
         return is_plain and hidden.shape[:-1].numel() <= self.max_tokens and reads_are_free(hidden)
 
     def walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
@@ -275,27 +297,35 @@ def _mask(mask: torch.Tensor | None) -> Any:
 def _best_threads(kernels: ctypes.CDLL, weight: torch.Tensor) -> int | None:
     """For one token; None: all there are, unless fewer are clearly quicker."""
     allowed = torch.get_num_threads()
-    seconds = {threads: _seconds(kernels, weight, 1, threads) for threads in {allowed, (allowed + 1) // 2, 1}}
+    seconds = interleaved(
+        {threads: _multiply(kernels, weight, 1, threads) for threads in {allowed, (allowed + 1) // 2, 1}}
+    )
     best = min(seconds, key=seconds.__getitem__)
     return best if seconds[best] < _CLEARLY * seconds[allowed] else None
 
 
-def _most_tokens(kernels: ctypes.CDLL, weight: torch.Tensor, threads: int) -> int:
-    """Up to which the kernels are quicker than torch."""
+def _most_tokens(kernels: ctypes.CDLL, weight: torch.Tensor) -> int:
+    """Up to which the kernels are quicker than torch; kept, as it decides what is rounded how."""
+    threads = torch.get_num_threads()
 
     def are_quicker(width: int) -> bool:
-        return _seconds(kernels, weight, width, threads) < _torch_seconds(weight, width)
+        x = torch.ones(width, weight.shape[1])
+        seconds = interleaved(
+            {"kernels": _multiply(kernels, weight, width, threads), "torch": lambda: F.linear(x, weight)}
+        )
+        return seconds["kernels"] < seconds["torch"]
 
-    return max(itertools.takewhile(are_quicker, _WIDTHS), default=_WIDTHS[0])
+    def find() -> str:
+        return str(max(itertools.takewhile(are_quicker, _WIDTHS), default=_WIDTHS[0]))
+
+    found = remembered(f"kernels {'x'.join(map(str, weight.shape))} {threads}", find)
+    return int(found) if found in map(str, _WIDTHS) else _WIDTHS[0]
 
 
-def _seconds(kernels: ctypes.CDLL, weight: torch.Tensor, num_tokens: int, threads: int) -> float:
+def _multiply(kernels: ctypes.CDLL, weight: torch.Tensor, num_tokens: int, threads: int) -> Callable[[], Any]:
     x, linear = torch.ones(num_tokens, weight.shape[1]), _linear(Linear(weight, None))
     out = x.new_empty(num_tokens, len(weight))
-    numbers = c_int64(weight.shape[1]), c_int64(num_tokens), c_void_p(x.data_ptr()), c_void_p(out.data_ptr())
-    return least_seconds(lambda: kernels.run_linear(linear, *numbers, c_int64(threads)))
-
-
-def _torch_seconds(weight: torch.Tensor, num_tokens: int) -> float:
-    x = torch.ones(num_tokens, weight.shape[1])
-    return least_seconds(lambda: F.linear(x, weight))
+    sizes = c_int64(weight.shape[1]), c_int64(num_tokens)
+    return lambda: kernels.run_linear(
+        linear, *sizes, c_void_p(x.data_ptr()), c_void_p(out.data_ptr()), c_int64(threads)
+    )

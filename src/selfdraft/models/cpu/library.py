@@ -41,7 +41,7 @@ def library() -> ctypes.CDLL | None:
 def why_not() -> str:
     """Why models do not use it: of another dtype, if the library is there."""
     found = _found()
-    return found if isinstance(found, str) else "the kernels are for plain weights in float32"
+    return found if isinstance(found, str) else "the kernels are for plain sub-layers in float32"
 
 
 @functools.cache

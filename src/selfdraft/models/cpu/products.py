@@ -7,25 +7,16 @@ Where compiled kernels run (compiled.py) none of this is needed.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import os
 import platform
-import tempfile
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from ..free_memory import free_bytes
-from ..load.catalogue import cache_home
-from .clock import least_seconds
-from .library import machine
+from .clock import interleaved, remembered
 
 LINEAR, SEPARATE, PACKED = "linear", "separate", "packed"
 WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -35,7 +26,6 @@ _CLEARLY = 0.9
 _MEASURED_NUMBERS = 1 << 22
 """Of a weight; larger ones are measured by their first rows."""
 _SHARE_OF_FREE = 4
-_LOGGER = logging.getLogger(__name__)
 
 Methods = tuple[str, ...]  # by width
 Measured = Callable[[torch.Tensor], Methods]
@@ -121,12 +111,11 @@ def _has_bfloat16() -> bool:
 
 
 def methods_of(weight: torch.Tensor) -> Methods:
-    """By width; measured once on a machine for a shape, a dtype and a number of threads, and kept in the cache."""
-    known, key = _read(), f"{'x'.join(map(str, weight.shape))} {weight.dtype} {torch.get_num_threads()}"
-    if key not in known:
-        known[key] = measure(weight)
-        _write({**_read(), key: known[key]})
-    return tuple(known[key])
+    """By width; measured once on a machine for a shape, a dtype and a number of threads."""
+    key = f"{'x'.join(map(str, weight.shape))} {weight.dtype} {torch.get_num_threads()}"
+    methods = tuple(remembered(key, lambda: " ".join(measure(weight))).split())
+    is_known = len(methods) == len(WIDTHS) and {LINEAR, SEPARATE, PACKED}.issuperset(methods)
+    return methods if is_known else (LINEAR,) * len(WIDTHS)
 
 
 def measure(weight: torch.Tensor) -> Methods:
@@ -138,31 +127,6 @@ def measure(weight: torch.Tensor) -> Methods:
 def _quickest(weight: torch.Tensor, packed: torch.Tensor | None, width: int) -> str:
     hidden = torch.ones(1, width, weight.shape[1], dtype=weight.dtype)
     methods = [LINEAR, *[SEPARATE] * (1 < width <= _MOST_SEPARATE), *[PACKED] * (packed is not None)]
-    seconds = {method: least_seconds(partial(multiply, method, hidden, weight, None, packed)) for method in methods}
+    seconds = interleaved({one: partial(multiply, one, hidden, weight, None, packed) for one in methods})
     best = min(seconds, key=seconds.__getitem__)
     return best if seconds[best] < _CLEARLY * seconds[LINEAR] else LINEAR
-
-
-def _path() -> Path:
-    return cache_home() / "products" / f"{hashlib.sha256(machine().encode()).hexdigest()[:20]}.json"
-
-
-def _read() -> dict[str, Any]:
-    try:
-        known = json.loads(_path().read_text())
-    except (OSError, ValueError):
-        return {}
-    methods = {LINEAR, SEPARATE, PACKED}
-    return {key: found for key, found in known.items() if len(found) == len(WIDTHS) and methods.issuperset(found)}
-
-
-def _write(known: dict[str, Iterable[str]]) -> None:
-    """Whole or not at all; where it cannot be kept, the next process measures again."""
-    path = _path()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(known, file)
-        os.replace(file.name, path)
-    except OSError as error:
-        _LOGGER.info("what products take is not kept: %s", error)

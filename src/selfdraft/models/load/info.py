@@ -115,9 +115,11 @@ def cpu_path(decoder: Decoder) -> str | None:
     if decoder.device.type != "cpu":
         return None
     compiled = decoder.compiled
-    if compiled is not None and compiled.max_tokens:
-        return f"compiled kernels for passes of up to {compiled.max_tokens} tokens, {compiled.num_threads} threads"
     packed = f", {decoder.packed_bytes / 1e6:.0f} MB of weights packed for it" if decoder.packed_bytes else ""
+    if compiled is not None:
+        run = f"{compiled.num_known} of {len(decoder.sublayers)} sub-layers{packed}"
+        up_to = f"up to {compiled.max_tokens} tokens, {compiled.num_threads} threads"
+        return f"compiled kernels run {run}, in passes of {up_to}"
     slow = "; this CPU has no instructions for bfloat16" if is_emulated(decoder.dtype) else ""
     return f"torch's products{packed}: {why_not()}{slow}"
 
