@@ -333,8 +333,8 @@ def main() -> int:
     keys = dict.fromkeys((row["threads"], row["part"], row["options"]["repeats"]) for row in found)
     for threads, part, repeats in keys:
         rows = [row for row in found if (row["part"], row["threads"]) == (part, threads)]
-        print(f"\n{part}, threads: {threads}, repeats: {repeats}\n{circumstances(rows[-1])}")
-        print("\n".join((memory_table if part == "memory" else table)(rows)))
+        print(f"\n## {part}, threads: {threads}, repeats: {repeats}\n\n{circumstances(rows[-1])}\n")
+        print("\n".join(f"    {line}" for line in (memory_table if part == "memory" else table)(rows)))
     return 0
 
 

@@ -47,9 +47,9 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 BUDGETS = {
     "economics": 177,
     "kernels": 3550,
-    "models": 2805,
+    "models": 2840,
     "models/gpu": 3252,
-    "models/cpu": 650,
+    "models/cpu": 730,
     "models/load": 980,
     "profiles": 1009,
     "drafters": 850,
