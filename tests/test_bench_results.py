@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -128,15 +129,15 @@ def test_the_readme_says_what_was_measured() -> None:
 def test_a_speed_in_prose_is_in_a_measured_file() -> None:
     """Of the README, outside of the output of a command."""
     prose = "\n".join(line for line in README.splitlines() if not line.startswith((" ", "|")))
-    totals = [arm.total.shown_speedup for run in RUNS for arm in result(run).arms if arm.total]
-    known = {f"{found.value:.1f}" for found in totals if found} | {"1.00"}
+    totals = [arm.total.shown_speedup for run in (*RUNS, "bench-cpu-lookup") for arm in result(run).arms if arm.total]
+    known = {f"{found.value:.{digits}f}" for found in totals if found for digits in (1, 2)} | {"1.00"}
     for speed in re.findall(r"(\d\.\d+)x", prose):
         assert speed in known, speed
 
 
 @cache
-def page_of_batches() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("batches_page", REPOSITORY / "benchmarks" / "batches_page.py")
+def benchmark(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "benchmarks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -150,7 +151,35 @@ def batches_page() -> str:
     runs = re.search(r"BATCHES := \$\(foreach run,([\w -]+),benchmarks/results/(\S+?)\$\(run\).json\)", makefile)
     assert runs is not None
     files = [RESULTS / f"{runs[2]}{run}.json" for run in runs[1].split()]
-    return str(page_of_batches().page([json.loads(file.read_text(encoding="utf-8")) for file in files]))
+    return str(benchmark("batches_page").page([json.loads(file.read_text(encoding="utf-8")) for file in files]))
+
+
+CPU_RUNS = [RESULTS / f"bench-cpu-{name}.jsonl" for name in ("lookup", "rewrites")]
+
+
+def test_the_page_of_the_cpu_is_what_its_commands_print(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cpu.py", "--show", str(RESULTS / "cpu-x86.jsonl")])
+    assert benchmark("cpu").main() == 0
+    shown = capsys.readouterr().out
+    assert main(["report", *map(str, CPU_RUNS), "--markdown"]) == 0
+    introduction = (REPOSITORY / "docs" / "notes" / "cpu.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "results" / "cpu.md").read_text(encoding="utf-8")
+    assert page == f"{introduction}\n{shown}\n{capsys.readouterr().out}"
+
+
+def test_the_readme_says_what_was_measured_on_x86() -> None:
+    rows = [json.loads(line) for line in (RESULTS / "cpu-x86.jsonl").read_text(encoding="utf-8").splitlines()]
+    plain = {row["method"].split()[0]: row for row in rows if (row["part"], row["threads"]) == ("plain", 2)}
+    assert {row["text"] for row in plain.values() if "text" in row} == {"equal"}
+    names = ("selfdraft", "transformers", "ctranslate2", "llama-cpp-python")
+    times = [f"{1000 * plain[name]['seconds']:.1f}" for name in names]
+    assert "takes {} ms, in transformers {}, in CTranslate2 {}, in llama.cpp {}".format(*times) in TEXT
+    found = {arm.name: arm.total for arm in Result.read(CPU_RUNS[0]).arms}["lookup"]
+    assert found is not None
+    assert found.speedup is not None
+    assert f"looked-up drafts make it {found.speedup.value:.2f}x as fast" in TEXT
 
 
 def test_the_page_of_batches_is_what_its_command_prints() -> None:

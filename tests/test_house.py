@@ -50,7 +50,7 @@ BUDGETS = {
     "models": 2840,
     "models/gpu": 3252,
     "models/cpu": 730,
-    "models/load": 980,
+    "models/load": 982,
     "profiles": 1009,
     "drafters": 850,
     "strategies": 4195,
