@@ -270,6 +270,10 @@ def run_job(options: argparse.Namespace) -> int:
     return 0
 
 
+def shown(row: Mapping[str, Any]) -> str:
+    return "off, selfdraft" if row["method"] == "selfdraft" else str(row["method"])
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     measured = [row for row in rows if "seconds" in row]
     floor = next(row["seconds"] for row in measured if row["method"] == "floor")
@@ -277,7 +281,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"{'':26}{'prompt':>7}{'ms':>10}{'a second':>10}{'of floor':>10}{'floors':>9}{'/selfdraft':>11}  call, text"
     for row in measured:
         seconds, prompt = row["seconds"], row.get("prompt_tokens", "")
-        line = f"{row['method']:26}{prompt:>7}{1000 * seconds:10.2f}{1 / seconds:10.2f}{floor / seconds:10.1%}"
+        line = f"{shown(row):26}{prompt:>7}{1000 * seconds:10.2f}{1 / seconds:10.2f}{floor / seconds:10.1%}"
         line += f"{seconds / floor:9.2f}" + (f"{seconds / ours[prompt]:10.2f}x" if prompt else "")
         line += f"  {row['new_tokens'] / row['call_seconds']:.2f}/s, {row['text']}" if prompt else ""
         yield line + (f" at {row['parts_at']}" if row.get("parts_at") is not None else "")
@@ -287,7 +291,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def memory_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
         sizes = "".join(f"{name:>10}{num_bytes / 1e6:8.0f} MB" for name, num_bytes in row["bytes"].items())
-        yield f"{row['method']:26}{sizes}{row['bytes']['VmRSS'] / rows[0]['bytes']['VmRSS']:10.2f}x"
+        yield f"{shown(row):26}{sizes}{row['bytes']['VmRSS'] / rows[0]['bytes']['VmRSS']:10.2f}x"
 
 
 def parser() -> argparse.ArgumentParser:

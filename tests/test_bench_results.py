@@ -215,7 +215,7 @@ def test_a_peer_has_its_column_and_where_it_failed_a_gap() -> None:
     )
     chain, later = {**off, "arm": "chain"}, [{**off, "rows": 16}, {**off, "rows": 16, "arm": "chain"}]
     document = json.loads((RESULTS / "batches-h200-rows.json").read_text(encoding="utf-8"))
-    page = page_of_batches().page
+    page = benchmark("batches_page").page
     beside = page([{**document, "rows": [off, peer]}])
     assert "| texts | transformers generate_batch | ours against it |" in beside
     assert "| 8 | 100 | - | 8 equal | 50 | 2.00x |" in beside
