@@ -544,3 +544,10 @@ def test_other_drafts_are_tried_again() -> None:
         assert switch.is_drafting
         switch.observe(True, 2, 60.0)  # their first round is not counted either
         assert all(live(switch, 3 * TRIAL, 0.005)), "plain decoding is known from before"
+
+
+def test_sub_layers_too_quick_to_be_measured_still_have_a_price() -> None:
+    """On a busy machine the fit may say that neither kind takes any time."""
+    nothing = learned.latency(attention=Line(0.0, 0.0), mlp_seconds=0.0)
+    search = Ranked(5, SwiftOptions(enough=1.0).rules(is_recorded=False), nothing)
+    assert go_on(search, 12)

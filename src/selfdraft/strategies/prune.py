@@ -148,7 +148,7 @@ def num_fitting(num_texts: int) -> int:
 def savings(latency: LatencyFit) -> dict[int, float]:
     """Seconds that each sub-layer takes after a text of usual length; layer 0 must never be skipped."""
     attention, mlp = latency.at(USUAL_LENGTH).attention, latency.mlp_seconds
-    least = 0.05 * (attention + mlp)  # what is too quick to be measured is not free
+    least = 0.05 * (attention + mlp) or 1e-9  # what is too quick to be measured is not free
     parts = [max(attention, least), max(mlp, least)]
     return {number: parts[number % 2] for number in range(2, 2 * latency.num_layers)}
 
