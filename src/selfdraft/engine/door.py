@@ -104,9 +104,10 @@ def read_prefix_cache(value: Any) -> int | None:
 
 def read_packed_weights(value: Any) -> bool | int:
     """In bytes; True: by what is free."""
-    if not isinstance(value, bool):
-        check_value("packed_weights", value, int, minimum=0)
-    return value  # type: ignore[no-any-return]
+    if isinstance(value, bool):
+        return value
+    check_value("packed_weights", value, int, minimum=0)
+    return int(value)
 
 
 def check_n(n: Any, settings: GenerateOptions) -> None:

@@ -51,7 +51,7 @@ class Pass:
 
     def look_up(self) -> None:
         """Angles, before any part of the pass is recorded by itself."""
-        self.rotary  # noqa: B018
+        _ = self.rotary
 
     @cached_property
     def view(self) -> CacheView:
