@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -594,12 +594,13 @@ def test_captured_states_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine._runner.graphs.num_captures == captures > 0
 
 
-def test_what_a_plan_scores_is_prepared() -> None:
+@pytest.mark.parametrize(("options", "num_sets"), [({"candidates": 3}, 4), ({"paper": True}, 1)])
+def test_what_a_plan_scores_is_prepared(options: Mapping[str, Any], num_sets: int) -> None:
     """What is asked for twice is recorded: in a cache of each size, as many sets at once as steps have."""
     engine = new_engine(pico("llama"))
-    engine.prepare(100, strategy="swift", settings={"swift": {"window": 32, "candidates": 3}})
+    engine.prepare(100, strategy="swift", settings={"swift": {"window": 32, **options}})
     works = [key for key in engine._runner.graphs._entries if isinstance(key.kind, tuple) and key.kind[0] is _through]
-    assert {(key.width, key.kind[1][0][1]) for key in works} == {(32, 4)}
+    assert {(key.width, key.kind[1][0][1]) for key in works} == {(32, num_sets)}
     assert len(works) == len(engine._runner.recorded_slots(100 + 64))
 
 

@@ -107,8 +107,8 @@ class _Scratch:
                 first = max(0, len(text) - before - count)
                 return self.runner.probe(self.cache, text[first : len(text) - before], first, 0)
 
-            for _ in range(_ASKED):
-                self.method.strategy.rehearse(PlanContext(len(tokens), len(tokens), probe, tokens))
+            for _ in range(_ASKED):  # the first token is a prompt
+                self.method.strategy.rehearse(PlanContext(len(tokens), len(tokens) - 1, probe, tokens))
 
     def _starts(self, width: int) -> Iterator[int]:
         """For each number of slots that passes are recorded for: the first place where a pass reads that many."""
