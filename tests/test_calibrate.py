@@ -317,6 +317,17 @@ def test_the_budget_ends_a_fit_that_goes_on_later(engine: Engine, home: Path, cl
     assert journals(home) == []
 
 
+def test_who_has_more_to_search_for_has_more_of_the_time(engine: Engine, clock: Callable[[float], None]) -> None:
+    """`knn` has its vectors, a search for each domain and one for all."""
+    said: list[str] = []
+    calibrate(engine, PROMPTS, ("prune", "knn", "asd"), QUICK, say=said.append)
+    num_domains = len({prompt.domain for prompt in PROMPTS})
+    shares = {"prune": 1 / (num_domains + 4), "knn": (num_domains + 2) / (num_domains + 3), "asd": 1.0}
+    times = [f"fitting {name}, for at most {0.8 * 600 * share:.0f} s" for name, share in shares.items()]
+    assert num_domains > 1
+    assert [line for line in said if line.startswith("fitting")] == times
+
+
 def test_the_budget_never_costs_a_complete_result(engine: Engine, clock: Callable[[float], None]) -> None:
     whole = frontier_of(calibrate(engine, PROMPTS, options=QUICK))
     clock(200)

@@ -110,7 +110,7 @@ class _Calibration:
         self.latency = self._find_latency()
         self._remember()
         names = list(dict.fromkeys(strategies))
-        are_complete = [self._learn(name, len(names) - number) for number, name in enumerate(names)]
+        are_complete = [self._learn(name, names[number:]) for number, name in enumerate(names)]
         if all(are_complete):  # until then the same question finds all of its answers
             for journal in self._journals:
                 journal.finish()
@@ -161,11 +161,17 @@ class _Calibration:
         self.say(f"letting the model continue {len(self.fitting)} prompts")
         return self._session.write(self.fitting, has_time=Steps(self.budget, _SHARE_OF_TEXTS).has_time)
 
-    def _learn(self, name: str, num_left: int) -> bool:
-        """Whether it is complete: else the journal is kept, to go on with. It and those after it share the time."""
+    def _num_searches(self, name: str) -> int:
+        options = options_for("strategy", name, settings_of("strategy", name, self.options.settings))
+        return find("strategy", name).num_searches(options, len({prompt.domain for prompt in self.fitting}))
+
+    def _learn(self, name: str, left: Sequence[str]) -> bool:
+        """Whether it is complete: else the journal is kept, to go on with. It and what else is `left` share the time,
+        by how much each has to search for.
+        """
         kind, settings = find("strategy", name), settings_of("strategy", name, self.options.settings)
         is_tried_only = not (kind.can_fit or kind.learns_online)
-        own = Budget(self.budget.left() / num_left)
+        own = Budget(self.budget.left() * self._num_searches(name) / sum(map(self._num_searches, left)))
         if own.left() <= 0:
             self.say(f"{name}: no time is left; {GO_ON}")
             return False

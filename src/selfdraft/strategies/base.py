@@ -48,6 +48,10 @@ class PlainStrategy:
     def fit(kit: Kit, options: Any) -> dict[str, Any]:
         return {}
 
+    @staticmethod
+    def num_searches(options: Any, num_domains: int) -> int:
+        return 1
+
     def state(self) -> dict[str, Any]:
         return {}
 

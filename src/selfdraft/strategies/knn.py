@@ -183,6 +183,12 @@ class Knn(PlainStrategy):
         kind = find("strategy", options.search)
         return fit_domains(kit, options, lambda inner: kind.fit(inner, _inner_options(kind, options)))
 
+    @staticmethod
+    def num_searches(options: Any, num_domains: int) -> int:
+        """Each domain's, the general one where there are several, and reading the vectors."""
+        count = options.clusters or num_domains
+        return count + (count > 1) + 1
+
 
 def _check_search(name: str) -> None:
     kind = find("strategy", name)

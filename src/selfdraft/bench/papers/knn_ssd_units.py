@@ -31,6 +31,7 @@ from ...prompts.arrange import by_domain, in_turn, mixed_prompts
 from ...prompts.tokens import encode
 from ...strategies.anchors import NO_THRESHOLD, Domain, pack, unpack
 from ...strategies.kmeans import MAX_COUNT, kmeans, silhouettes
+from ...strategies.knn import Knn
 from ...types import Prompt, SkipSet
 from ..charts import plane
 from .experiment import MEASURED, Unit, Values
@@ -119,7 +120,7 @@ def fit(bench: Workbench, name: str, prompts: Sequence[Prompt], num_domains: int
     """Each search, the general one included, has the seconds of a fit, and so have the vectors."""
     scale = bench.scale
     settings = {"search_prompts": max(len(TASKS), scale.fit_prompts), **options}
-    seconds = (num_domains + (num_domains > 1) + 1) * scale.fit_seconds
+    seconds = Knn.num_searches(Knn.Options(**settings), num_domains) * scale.fit_seconds
     found = bench.fit(name, {"strategy": KNN, "settings": {KNN: settings}}, prompts, seconds)
     if found.facts["error"] is not None:
         raise ProfileError(f"knn could not be fitted: {found.facts['error']}")
