@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import papers
 from learned import latency
 from papers import SMALL
+from selfdraft import Engine
 from selfdraft.bench.papers import disco, disco_fit, plan
 from selfdraft.bench.papers.disco import RECIPE
 from selfdraft.bench.papers.experiment import MEASURED, Found
@@ -20,6 +22,7 @@ from selfdraft.bench.papers.run import read_units
 from selfdraft.bench.papers.workbench import Workbench
 from selfdraft.calibrate.fit_once import Fitted
 from selfdraft.measure.passes import CONTEXT
+from selfdraft.measure.run import MeasurePlan
 from selfdraft.profiles.profile import Artefact
 
 Whole = tuple[Path, Workbench, dict[str, Section]]
@@ -80,6 +83,7 @@ def test_a_plan_counts_all_texts(whole: Whole) -> None:
             fits[disco_fit.TEACHERS.get(line.unit.split()[-1], line.unit.split()[-1])] = fit
     num_timed = 1 + 3 * len(disco_fit.SHORT)  # plain decoding, static lengths, settings of disco: at most as many
     counts[2] += sum(fit["num_train"] + (1 + num_timed) * fit["num_validation"] for fit in fits.values())
+    counts[1] += (1 + 2 * len(disco_fit.USUAL_RULES)) * bench.scale.prompts  # to find what drafts
     num_tokens = bench.scale.tokens * sum(factor * count for factor, count in counts.items())
     seconds = 60 * plan.minutes(list(plan.plan(bench, [RECIPE], [], [])))
     fit_seconds = disco_fit._DRAFT_SHARE * bench.scale.fit_seconds
@@ -98,21 +102,37 @@ def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
 
 
 def test_what_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fastest set by measured seconds; as a model of its own the layers that it skips whole are left out."""
-    points = [("", 1.0), ("a1", 0.95), ("a1-2,m2", 0.9), ("a1-3,m1-3", 0.3)]
+    """Of the sets that promise most the fastest by the clock, with any of the usual rules, timed once; as a model of
+    its own the layers that it skips whole are left out.
+    """
+    points = [("", 1.0), ("a1", 0.95), ("a1-2,m2", 0.9), ("a1-2,m1-2", 0.85), ("a1-3,m1-3", 0.3)]
     frontier = [{"skip": skip, "lost": 0.1, "match": match} for skip, match in points]
     found = {"frontier": frontier}
     monkeypatch.setattr(Workbench, "fit", lambda *_: Fitted("prune", {}, {"prune": Artefact(found)}))
     monkeypatch.setattr(Workbench, "latency", latency())
+    raced: list[MeasurePlan] = []
+
+    def race(engine: Engine, plan: MeasurePlan) -> SimpleNamespace:
+        raced.append(plan)
+        total = {name: SimpleNamespace(tokens_per_second=1 / len(name)) for name in plan.methods}
+        return SimpleNamespace(arms=[SimpleNamespace(name=name, total=one) for name, one in total.items()])
+
+    monkeypatch.setattr(disco_fit, "run_whole", race)
     expected = {
         "self": ({"fixed": {"skip": "a1-2,m2"}}, "the model itself without a1-2,m2"),
         "model": ({"model": {"without": "2"}}, "a model of its own, cut from it without the layers 2"),
         "model=small": ({"model": {"source": "small"}}, "small"),
     }
     for drafter, (settings, told) in expected.items():
-        method = disco_fit.draft(papers.new_bench(tmp_path, scale=replace(SMALL, drafter=drafter)))
+        bench = papers.new_bench(tmp_path, scale=replace(SMALL, drafter=drafter))
+        method = disco_fit.draft(bench)
         assert (method["drafter"], method["settings"]) == (drafter.partition("=")[0], settings)
         assert [*disco_fit.draft_note(Found({"mbpp": {"method": method}}))] == [f"all tasks are drafted by {told}"]
+    (plan,) = raced
+    rules = ("fixed tokens=1", "fixed tokens=2", "fixed tokens=3", "confidence")
+    assert [*plan.methods] == [f"{skip} {rule}" for skip in ("a1-2,m2", "a1-2,m1-2") for rule in rules]
+    measured = {prompt.id for name in disco_fit.TASKS for prompt in disco_fit.unseen(bench, name).measured}
+    assert measured.isdisjoint(prompt.id for prompt in plan.prompts)
     found["frontier"] = []
     assert disco_fit.draft(papers.new_bench(tmp_path))["settings"] == {"fixed": {"skip": "a2,m2"}}
     cut = disco_fit.draft(papers.new_bench(tmp_path, scale=replace(SMALL, drafter="model")))

@@ -163,7 +163,8 @@ class _Calibration:
 
     def _num_searches(self, name: str) -> int:
         options = options_for("strategy", name, settings_of("strategy", name, self.options.settings))
-        return find("strategy", name).num_searches(options, len({prompt.domain for prompt in self.fitting}))
+        count: int = find("strategy", name).num_searches(options, len({prompt.domain for prompt in self.fitting}))
+        return count
 
     def _learn(self, name: str, left: Sequence[str]) -> bool:
         """Whether it is complete: else the journal is kept, to go on with. It and what else is `left` share the time,

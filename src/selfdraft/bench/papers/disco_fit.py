@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ...calibrate.calibrate import thinned
 from ...calibrate.fit_once import Fitted
 from ...calibrate.lookahead import DraftCounts, LookaheadFit, LookaheadOptions, Tuned, check_enough
 from ...calibrate.traces import collect
@@ -19,7 +20,7 @@ from ...calibrate.training import LABELS, classifier_hits, f1, static_hits, trai
 from ...calibrate.tuning import Candidate, predicted, rank, shortlist
 from ...lookahead.disco import Classifier, Disco, artefact_name
 from ...lookahead.oracle import MAX_TOKENS, Oracle
-from ...profiles.contents import most_promising
+from ...measure.run import MeasurePlan, run_whole
 from ...progress import LogProgress
 from ...prompts.arrange import digest, hold_out, in_turn
 from ...prompts.tokens import encoded
@@ -40,7 +41,11 @@ FIVE = Candidate("fixed", {"tokens": 5})
 SHORT = (1, 2, 3)
 """Static lengths that are timed beside those that replay finds best; and how many of these."""
 
-USUAL_LENGTH = 512  # tokens of a text for which what drafts is chosen
+USUAL_RULES = [*(Candidate("fixed", {"tokens": length}) for length in SHORT), Candidate("confidence", {})]
+"""That end drafts while it is found out what drafts."""
+USUAL_LENGTH = 512  # tokens of a text for which sets are held to promise much
+_PROMISING = 0.9  # of the speed that the best set promises
+_NUM_SETS, _NUM_PROMPTS, _NUM_TOKENS = 5, 8, 128  # that are timed, of the latter at most as many as the scale has
 _DRAFT_SHARE = 3.0  # times the seconds of other fits: this one is for all tasks
 
 
@@ -60,7 +65,9 @@ def unseen(bench: Workbench, name: str) -> Task:
     """With prompts to measure that nothing was fitted to, in any task: prompts of ours may stand for two data sets."""
     task = bench.task(name)
     assert task is not None
-    known = {prompt.id for other in FITTED for prompt in fit_prompts(bench, other)}
+    known = {
+        prompt.id for some in (draft_prompts(bench), *(fit_prompts(bench, one) for one in FITTED)) for prompt in some
+    }
     measured = [one for one in prompts_of(bench, name) if one.id not in known]
     return replace(task, measured=measured[: bench.scale.prompts])
 
@@ -103,21 +110,60 @@ def longer(bench: Workbench, factor: int) -> int:
 # --------------------------------------------------------------------------------------------------- what drafts
 
 
-def draft(bench: Workbench) -> dict[str, Any]:
-    """Without what a short elimination, on prompts of all tasks, found superfluous; else without every fourth layer."""
-    prompts = in_turn(prompt for name in FITTED for prompt in fit_prompts(bench, name))
+def draft_prompts(bench: Workbench) -> list[Prompt]:
+    """Of all tasks in turn: their later halves, whatever is measured of the others, so that all has the same draft."""
+    every = [prompts_of(bench, name) for name in FITTED]
+    starts = [max(len(own) // 2, min(bench.scale.prompts, len(own) - 1)) for own in every]
+    return in_turn(prompt for own, start in zip(every, starts, strict=True) for prompt in own[start:])
+
+
+def promising(bench: Workbench, prompts: Sequence[Prompt]) -> list[SkipSet]:
+    """The sets of a short elimination that promise most, a few of them, from small to large."""
     seconds = _DRAFT_SHARE * bench.scale.fit_seconds
     found = bench.fit("disco-prune", {"strategy": "prune"}, prompts, seconds).values
-    best = most_promising([*map(FrontierPoint.from_json, found.get("frontier", ()))], bench.latency.at(USUAL_LENGTH))
-    skip, num_layers = best.skip if best else SkipSet(), bench.engine.runner.num_layers
+    points = [point for point in map(FrontierPoint.from_json, found.get("frontier", ())) if point.skip]
+    costs = bench.latency.at(USUAL_LENGTH)
+    speeds = {point.skip: costs.speeds(point.match, point.skip)[1:].max() for point in points}
+    count = 2 if bench.scale.is_quick else _NUM_SETS
+    return thinned([skip for skip, speed in speeds.items() if speed >= _PROMISING * max(speeds.values())], count)
+
+
+def without(skip: SkipSet) -> dict[str, Any]:
+    return {"strategy": "fixed", "drafter": "self", "tree": "chain", "settings": {"fixed": {"skip": str(skip)}}}
+
+
+def fastest(bench: Workbench, skips: Sequence[SkipSet], prompts: Sequence[Prompt]) -> SkipSet:
+    """By the clock, with whichever rule suits it best; empty where there is none."""
+    if len(skips) < 2:
+        return next(iter(skips), SkipSet())
+    num_tokens = min(_NUM_TOKENS, bench.scale.tokens)
+    methods = {f"{skip} {rule}": (skip, rule.method(without(skip))) for skip in skips for rule in USUAL_RULES}
+    plan = MeasurePlan(prompts, {name: method for name, (_, method) in methods.items()}, max_new_tokens=num_tokens)
+
+    def race() -> dict[str, Any]:
+        bench.say(f"measuring {len(skips)} drafts with {len(USUAL_RULES)} rules in turns, on {len(prompts)} prompts")
+        totals = {arm.name: arm.total for arm in run_whole(bench.fork(), plan).arms if arm.name in methods}
+        speeds = {name: total.tokens_per_second or 0.0 for name, total in totals.items() if total}
+        return {"skip": str(methods[max(speeds, key=speeds.__getitem__)][0]), "tokens_per_second": speeds}
+
+    question = {"methods": list(methods), "prompts": digest(prompts), "tokens": num_tokens}
+    return SkipSet.parse(str(bench.once("disco-draft", question, race).values["skip"]))
+
+
+def draft(bench: Workbench) -> dict[str, Any]:
+    """Without what a short elimination, on prompts of all tasks, found superfluous; else without every fourth layer."""
+    prompts = draft_prompts(bench)
+    raced = prompts[: min(_NUM_PROMPTS, bench.scale.prompts)]
+    num_texts = (1 + len(USUAL_RULES) * (2 if bench.scale.is_quick else _NUM_SETS)) * len(raced)
+    bench.expect(num_texts, min(_NUM_TOKENS, bench.scale.tokens), once="disco-draft")
+    skip, num_layers = fastest(bench, promising(bench, prompts), raced), bench.engine.runner.num_layers
     kind, _, source = bench.scale.drafter.partition("=")
     if kind == "model":
         layers = sorted(skip.attention & skip.mlp) or spread(num_layers, 0.5)
         model = {"source": source} if source else {"without": ",".join(map(str, layers))}
         return {"strategy": DRAFTING, "drafter": kind, "tree": "chain", "settings": {"model": model}}
     layers = spread(num_layers, 0.25)
-    settings = {"fixed": {"skip": str(skip or SkipSet.of(layers, layers))}}
-    return {"strategy": "fixed", "drafter": kind, "tree": "chain", "settings": settings}
+    return without(skip or SkipSet.of(layers, layers))
 
 
 def draft_note(found: Found) -> Iterator[str]:
