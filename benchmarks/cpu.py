@@ -233,8 +233,9 @@ def interleave(arms: Sequence[Arm], repeats: int) -> list[dict[str, list[float]]
 
 def turns(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     engine = Engine.from_pretrained(options.model, **PLAIN)
-    writers, missing = find_writers(engine, options) if {"plain", "prefill"} & {*options.parts} else ({}, {})
-    yield from ({"part": "plain", "method": name, "missing": reason} for name, reason in missing.items())
+    written = [part for part in ("plain", "prefill") if part in options.parts]
+    writers, missing = find_writers(engine, options) if written else ({}, {})
+    yield from ({"part": written[0], "method": name, "missing": reason} for name, reason in missing.items())
     for part in filter("memory".__ne__, options.parts):
         arms = list(arms_of(part, engine, options, writers))
         for arm, kept in zip(arms, interleave(arms, options.repeats), strict=True):

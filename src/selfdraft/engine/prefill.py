@@ -15,7 +15,7 @@ from ..protocols import Runner, Strategy
 from .beginnings import Beginnings
 from .state import State, TextSequence
 
-PREFILL_CHUNK = 512
+PREFILL_CHUNK = 1024
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
 FIRST_CHUNK, CHUNK_STEP = 256, 64
 """Prompt tokens beside a round before it is known what they take, and what their number is a multiple of."""

@@ -265,6 +265,10 @@ class CacheView:
         written.copy_(both)
         return read
 
+    def read(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The same without writing, where it is views; None: it would be copies."""
+        return None if self._neighbours is None else self._neighbours[layer][1]
+
     @cached_property
     def _neighbours(self) -> Sequence[tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]] | None:
         """Of each layer: where keys and values are written, and what is read. None: not all are neighbours."""

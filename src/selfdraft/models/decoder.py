@@ -206,8 +206,7 @@ class Decoder:
 
     def _scores_and_best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """And the best tokens, where they are found on the way."""
-        is_few = self.compiled is not None and self.compiled.takes(hidden)
-        found = self.compiled.scores(hidden) if self.compiled is not None and is_few else None
+        found = self.compiled.scores(hidden) if self.compiled is not None else None
         raw, best = (self._head(self.final_norm(hidden)), None) if found is None else found
         scores = self.scores_of(raw)
         return scores, best if scores is raw else None  # rounding may have made others as good
@@ -219,9 +218,13 @@ class Decoder:
 
     def _compile(self) -> None:
         """Let compiled kernels run what they know, if the model's scores stay what they are."""
-        self.compiled = Compiled(self._kernels, self.sublayers, self.final_norm, self.head, self._rotaries)
-        if not (self.compiled.num_known or self.compiled.has_head) or not proves(self, "compiled kernels"):
-            self.compiled = None
+        made = Compiled(self._kernels, self.sublayers, self.final_norm, self.head, self._rotaries)
+        is_of_use = made.num_known > 0 or made.has_head
+        self.compiled = made if is_of_use else None
+        for most in (0, made.max_tokens) if is_of_use else ():  # as many tokens are run, and as few
+            made.max_tokens = most
+            if self.compiled is not None and not proves(self, "compiled kernels"):
+                self.compiled = None
 
     def _prepare_products(self, products: Products) -> None:
         """Of what compiled kernels do not run; the head first, which gains most."""
@@ -234,8 +237,7 @@ class Decoder:
             products.prepare([])
 
     def _walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
-        is_few = self.compiled is not None and self.compiled.takes(hidden)
-        run = self.compiled.walk if self.compiled is not None and is_few else walk
+        run = walk if self.compiled is None else self.compiled.walk
         return run(sublayers, hidden, step)
 
     def scores_of(self, raw: torch.Tensor) -> torch.Tensor:

@@ -129,10 +129,15 @@ class JoinedAttention(JoinedBranch):
             is_interleaved, turned = shape.rotary.is_interleaved, heads.narrow(2, 0, num_heads + num_kv_heads)
             rotate(turned, *step.turns(self.rotary_kind, is_interleaved), is_interleaved)
         keys, values = step.view.write(self.layer, heads.narrow(2, num_heads, 2 * num_kv_heads))
-        is_causal = step.placement.is_causal(shape.window) and shape.softcap is None
-        mask = None if is_causal else step.placement.mask(shape.window, normed.dtype)
+        return step.multiply(self.mixed(query, keys, values, step), self.out, self.out_bias)
+
+    def mixed(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: Pass) -> torch.Tensor:
+        """[rows, width, heads * dim] of such heads."""
+        shape, place = self.heads, step.placement
+        is_causal = place.is_causal(shape.window) and shape.softcap is None
+        mask = None if is_causal else place.mask(shape.window, query.dtype)
         mixed = attend(query.transpose(1, 2), keys, values, mask, shape.scaling, shape.softcap, is_causal)
-        return step.multiply(mixed.transpose(1, 2).reshape(rows, width, -1), self.out, self.out_bias)
+        return mixed.transpose(1, 2).flatten(2)
 
     def _norm_all(self, qkv: torch.Tensor) -> None:
         """Queries and keys, all heads together, in place."""

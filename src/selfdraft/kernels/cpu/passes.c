@@ -368,19 +368,22 @@ static void inner_products(const SubLayer *part, const Pass *pass, const float *
     }
 }
 
-/* What the outer product of an MLP reads; each thread has made all that it needs. */
+/* What the outer product of an MLP reads, of the numbers `from` to `to`. */
+static void gate(const SubLayer *part, const Pass *pass, int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; i += LANES) {
+        vec value = activated(part->activation, load(pass->inner + i, to - i));
+        if (part->is_gated) value *= load(pass->other + i, to - i);
+        store(pass->inner + i, value, to - i);
+    }
+}
+
+/* Each thread makes all that it needs. */
 static void activate(const SubLayer *part, const Pass *pass, const float *x) {
-    Linear gate = part->inner[0], up = part->inner[1];
-    int64_t size = gate.rows, first, end, T = pass->num_tokens;
+    int64_t size = part->inner[0].rows, first, end, T = pass->num_tokens;
     share(size, LANES, &first, &end);
-    product(T, gate, part->size, x, pass->inner, size, first, end);
-    if (part->is_gated) product(T, up, part->size, x, pass->other, size, first, end);
-    for (int64_t t = 0; t < T; t++)
-        for (int64_t i = t * size + first; i < t * size + end; i += LANES) {
-            vec value = activated(part->activation, load(pass->inner + i, t * size + end - i));
-            if (part->is_gated) value *= load(pass->other + i, t * size + end - i);
-            store(pass->inner + i, value, t * size + end - i);
-        }
+    product(T, part->inner[0], part->size, x, pass->inner, size, first, end);
+    if (part->is_gated) product(T, part->inner[1], part->size, x, pass->other, size, first, end);
+    for (int64_t t = 0; t < T; t++) gate(part, pass, t * size + first, t * size + end);
 }
 
 static void mixed_heads(const SubLayer *part, const Pass *pass, float *own) {
@@ -388,6 +391,10 @@ static void mixed_heads(const SubLayer *part, const Pass *pass, float *own) {
     share(pass->num_tokens * part->num_heads, 1, &first, &end);
     for (int64_t unit = first; unit < end; unit++)
         attend(part, pass, unit / part->num_heads, unit % part->num_heads, pass->other + unit * part->dim, own);
+}
+
+static void add(const SubLayer *part, const float *branch, int64_t first, int64_t end, float *hidden) {
+    for (int64_t i = first; i < end; i++) hidden[i] += (float)part->multiplier * branch[i];
 }
 
 /* The branch, normed where that comes after it, times its multiplier, added to the stream. */
@@ -398,8 +405,7 @@ static void add_branch(const SubLayer *part, const Pass *pass, const float *x, i
     product(pass->num_tokens, part->outer, K, x, pass->branch, size, first, end);
     if (part->after.weight) meet(at);
     const float *branch = all_normed(part->after, pass->branch, pass->num_tokens, size, own);
-    for (int64_t t = 0; t < pass->num_tokens; t++)
-        for (int64_t i = first; i < end; i++) hidden[t * size + i] += (float)part->multiplier * branch[t * size + i];
+    for (int64_t t = 0; t < pass->num_tokens; t++) add(part, branch + t * size, first, end, hidden + t * size);
 }
 
 void run_sublayers(const SubLayer *const *parts, int64_t count, const Pass *pass, float *hidden) {
@@ -425,6 +431,39 @@ void run_sublayers(const SubLayer *const *parts, int64_t count, const Pass *pass
         }
     }
 }
+
+/* ------------------------------------------------------------------- many tokens: the products are made elsewhere */
+
+/* Adds the branch of the sub-layer before, norms for the next; either may be none. */
+void run_between(const SubLayer *before, const SubLayer *next, const Pass *pass, float *hidden, float *normed_to) {
+#pragma omp parallel num_threads(pass->num_threads)
+    {
+        int64_t first, end, size = (before ? before : next)->size;
+        share(pass->num_tokens, 1, &first, &end);
+        for (int64_t t = first * size; t < end * size; t += size) {
+            if (before && before->after.weight) normed(before->after, pass->branch + t, size, pass->branch + t);
+            if (before) add(before, pass->branch + t, 0, size, hidden + t);
+            if (next && next->before.weight) normed(next->before, hidden + t, size, normed_to + t);
+        }
+    }
+}
+
+void run_heads(const SubLayer *part, const Pass *pass) {
+    Meeting at = {0};
+#pragma omp parallel num_threads(pass->num_threads)
+    place_heads(part, pass, pass->own + omp_get_thread_num() * pass->own_size, &at);
+}
+
+void run_activation(const SubLayer *part, const Pass *pass) {
+#pragma omp parallel num_threads(pass->num_threads)
+    {
+        int64_t first, end;
+        share(pass->num_tokens * part->inner[0].rows, LANES, &first, &end);
+        gate(part, pass, first, end);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------------- head */
 
 /* The first of the largest. */
 static int64_t largest(const float *x, int64_t first, int64_t end) {

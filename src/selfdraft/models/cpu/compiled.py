@@ -114,25 +114,26 @@ class Compiled:
         allowed = torch.get_num_threads()
         return allowed if self._most_threads is None else min(allowed, self._most_threads)
 
-    def takes(self, hidden: torch.Tensor) -> bool:
-        """Whether kernels run passes of as many tokens."""
-        is_plain = hidden.dtype == torch.float32 and type(hidden) is torch.Tensor
-        is_plain &= not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
-        return is_plain and hidden.shape[:-1].numel() <= self.max_tokens and reads_are_free(hidden)
+    def is_few(self, hidden: torch.Tensor) -> bool:
+        """Tokens whose products are made by the kernels, too."""
+        return hidden.shape[:-1].numel() <= self.max_tokens
 
     def walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
         """The stream after these; `hidden` stays what it is."""
-        if not _is_within(step):
+        run_known = self._run if self.is_few(hidden) else self._run_many
+        if not (_takes(hidden) and _is_within(step)) or (run_known == self._run_many and step.view.read(0) is None):
             return walk(sublayers, hidden, step)
         for is_known, parts in itertools.groupby(sublayers, lambda part: part.name in self._numbers):
-            run = self._run if is_known else walk
+            run = run_known if is_known else walk
             hidden = run(list(parts), hidden, step)
         return hidden
 
     def scores(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Of the stream after the last sub-layer, and the best tokens; None: the norm or the head is another one."""
+        """Of the stream after the last sub-layer, and the best tokens; None: the norm or the head is another one, or
+        the tokens are many.
+        """
         head = self._head
-        if head is None:
+        if head is None or not (_takes(hidden) and self.is_few(hidden)):
             return None
         hidden = hidden.contiguous()
         num_tokens, size = hidden.shape[:-1].numel(), hidden.shape[-1]
@@ -151,6 +152,40 @@ class Compiled:
         self._kernels.run_sublayers(addresses, c_int64(len(parts)), byref(numbers), c_void_p(hidden.data_ptr()))
         return hidden
 
+    def _run_many(self, parts: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+        """Products and attention by torch, what is between them by the kernels."""
+        hidden = hidden.clone(memory_format=torch.contiguous_format)
+        numbers, before, normed = self._pass(hidden, step), None, torch.empty_like(hidden)
+        streams = c_void_p(hidden.data_ptr()), c_void_p(normed.data_ptr())
+        for part in parts:
+            known = byref(self._numbers[part.name])
+            self._kernels.run_between(before, known, byref(numbers), *streams)
+            self._branch(part.run, known, numbers, hidden if part.run.norm is None else normed, step)
+            before = known
+        self._kernels.run_between(before, None, byref(numbers), *streams)
+        return hidden
+
+    def _branch(
+        self, part: JoinedAttention | JoinedMLP, known: Any, numbers: Any, normed: torch.Tensor, step: Pass
+    ) -> None:
+        """Left where the kernels add it to the stream."""
+        _, (inner, other, branch, _), *_ = numbers.kept
+        num_tokens, (rows, width, size) = numbers.num_tokens, normed.shape
+        x, branch = normed.view(num_tokens, size), branch.view(num_tokens, size)
+        if isinstance(part, JoinedMLP):
+            for linear, room in zip(part.inner, (inner, other), strict=False):
+                _multiply_into(_as_rows(room, num_tokens, len(linear.weight)), x, linear)
+            self._kernels.run_activation(known, byref(numbers))
+            _multiply_into(branch, _as_rows(inner, num_tokens, part.down.shape[1]), Linear(part.down, part.down_bias))
+            return
+        both = _as_rows(inner, num_tokens, sum(len(linear.weight) for linear in part.inner))
+        for linear, columns in zip(part.inner, both.split([len(one.weight) for one in part.inner], 1), strict=True):
+            _multiply_into(columns, x, linear)
+        self._kernels.run_heads(known, byref(numbers))
+        query = both.view(rows, width, -1, part.heads.dim).narrow(2, 0, part.heads.num_heads)
+        mixed = part.mixed(query, *step.view.read(part.layer), step)
+        _multiply_into(branch, mixed.view(num_tokens, -1), Linear(part.out, part.out_bias))
+
     def _pass(self, hidden: torch.Tensor, step: Pass) -> Any:
         rows, width, size = hidden.shape
         cache: Any = step.cache
@@ -162,7 +197,7 @@ class Compiled:
         sizes = [num_tokens * room.inner, num_tokens * room.other, num_tokens * size, num_threads * own_size]
         parts = hidden.new_empty(sum(sizes)).split_with_sizes(sizes)
         angles = [self._rotaries.table(power_of_two(place.end), kind) for kind in self._kinds]
-        masks = [place.mask(window, hidden.dtype) for window in self._windows]
+        masks = [place.mask(window, hidden.dtype) for window in self._windows] if self.is_few(hidden) else []
         numbers = _Pass(
             *(num_threads, num_tokens, width, place.end, *map(torch.Tensor.data_ptr, tensors), storage.data_ptr()),
             *storage.stride()[:4],
@@ -206,6 +241,23 @@ class Compiled:
             norms_all_heads=is_together,
             **shared,
         )
+
+
+def _takes(hidden: torch.Tensor) -> bool:
+    is_plain = hidden.dtype == torch.float32 and type(hidden) is torch.Tensor
+    is_plain &= not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
+    return is_plain and reads_are_free(hidden)
+
+
+def _as_rows(room: torch.Tensor, num_tokens: int, size: int) -> torch.Tensor:
+    return room.narrow(0, 0, num_tokens * size).view(num_tokens, size)
+
+
+def _multiply_into(out: torch.Tensor, x: torch.Tensor, linear: Linear) -> None:
+    if linear.bias is None:
+        torch.mm(x, linear.weight.t(), out=out)
+    else:
+        torch.addmm(linear.bias, x, linear.weight.t(), out=out)
 
 
 def walk(sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
