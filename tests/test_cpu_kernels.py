@@ -133,23 +133,38 @@ def many_passes(decoder: Decoder) -> Iterator[torch.Tensor]:
     yield torch.cat([part.flatten() for part in cache.beginning(2, 18)])
 
 
+FEW = pytest.mark.parametrize("most", [0, 16])
+"""Tokens whose products are made by the kernels, too."""
+
+
+def limited(decoder: Decoder, most: int) -> None:
+    assert decoder.compiled is None or decoder.compiled.max_tokens == 16
+    if decoder.compiled is not None:
+        decoder.compiled.max_tokens = most
+
+
+@FEW
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_scores_are_those_of_modules_and_of_joined_layers(variant: str) -> None:
+def test_scores_are_those_of_modules_and_of_joined_layers(variant: str, most: int) -> None:
     """What kernels do not know runs in between: experts, modules, products that are joined in the checkpoint."""
     model, tokens = copy.deepcopy(pico(variant)), tokens_of(1, 40)
     decoder, kernels = attached(model)
+    limited(decoder, most)
     others = [Decoder(copy.deepcopy(model), allow_joined=allowed) for allowed in (False, True)]
     for found, *expected in zip(many_passes(decoder), *map(many_passes, others), strict=True):
         for one in expected:
             assert_same(found, one, NOISE.get(variant, 1e-4))
+    num_known = KNOWN.get(variant, 2 * NUM_LAYERS)
     kernels.begin()
     in_parts(decoder, tokens, [4])
-    assert kernels.num_sublayers == KNOWN.get(variant, 2 * NUM_LAYERS)
-    assert kernels.calls["run_head"] == (variant in JOINABLE)
-    assert variant in KNOWN or kernels.calls["run_sublayers"] == 1  # all in one call
+    if most:
+        assert kernels.num_sublayers == num_known
+        assert kernels.calls["run_head"] == (variant in JOINABLE)
+        assert variant in KNOWN or kernels.calls["run_sublayers"] == 1  # all in one call
     kernels.begin()
     in_parts(decoder, tokens, [40])
-    assert not kernels.calls  # wide passes are torch's
+    assert kernels.calls["run_heads"] + kernels.calls["run_activation"] == num_known
+    assert kernels.calls["run_sublayers"] == kernels.calls["run_head"] == 0
 
 
 EXACT = ("llama", "qwen2-sliding", "gemma2", "gemma3_text", "starcoder2", "olmo2", "smollm3", "granite")
@@ -201,15 +216,17 @@ FEATURES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@FEW
 @pytest.mark.parametrize(("variant", "overrides"), FEATURES, ids=str)
-def test_features(variant: str, overrides: dict[str, Any]) -> None:
+def test_features(variant: str, overrides: dict[str, Any], most: int) -> None:
     model, widths = build(variant, **overrides), (6, 5, 1, 8, 4)
     (decoder, kernels), tokens = attached(model), tokens_of(2, 24, model.config.vocab_size)
+    limited(decoder, most)
     expected, _ = in_parts(by_modules(model), tokens, widths)
     for num_threads in (1, 3):
         with on_threads(num_threads):
             assert_same(in_parts(decoder, tokens, widths)[0], expected)
-    assert kernels.calls["run_sublayers"] >= 10
+    assert kernels.calls["run_sublayers" if most else "run_between"] >= 10
 
 
 @torch.inference_mode()

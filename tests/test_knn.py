@@ -245,7 +245,7 @@ def test_prompts_are_told_apart_and_strangers_are_known(fitted: Artefact) -> Non
 @pytest.mark.parametrize("feature", ["mean", "last"])
 def test_the_fit_and_a_generation_see_the_same_vector(fitted: Artefact, feature: str) -> None:
     """Also of a prompt of several parts; and it is what the whole prefill says."""
-    model = pico("llama", max_position_embeddings=1024)
+    model = pico("llama", max_position_embeddings=2048)
     engine = Engine(model, profile=learned.profile(knn={}), strategy="off")
     prompt = Prompt("long", "a", tokens=tuple(int(7 * n * n + 3) % 100 for n in range(PREFILL_CHUNK + 40)))
     journal = Store().journal(engine.knowledge.key, "knn", {})
@@ -265,7 +265,7 @@ def test_the_fit_and_a_generation_see_the_same_vector(fitted: Artefact, feature:
     assert np.array_equal(fit, begun)
 
     runner, inputs = engine.runner, torch.tensor([prompt.tokens[:-1]])
-    states = runner.forward(PassRequest(inputs, [0], capture=(POINT,)), runner.new_cache(1, 600)).captured[POINT][0]
+    states = runner.forward(PassRequest(inputs, [0], capture=(POINT,)), runner.new_cache(1, len(prompt.tokens))).captured[POINT][0]
     expected = states.mean(0) if feature == "mean" else states[-1]
     assert np.allclose(begun, torch.nn.functional.normalize(expected, dim=0).numpy(), atol=1e-5)
 

@@ -213,7 +213,7 @@ def test_captured_states_are_those_of_the_verified_tokens(engine: Engine) -> Non
 
 def test_a_prompt_of_several_chunks_is_captured_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, "restless", f"{__name__}:Restless")  # type: ignore[arg-type]
-    engine = Engine(pico("llama", max_position_embeddings=2048), strategy="restless", settings=SETTINGS)
+    engine = Engine(pico("llama", max_position_embeddings=4096), strategy="restless", settings=SETTINGS)
     prompt = [(7 * index * index + 3) % 100 for index in range(PREFILL_CHUNK * 2 + 60)]
     found = engine.generate(prompt, max_new_tokens=5)
     runner = engine._runner

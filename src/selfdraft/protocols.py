@@ -290,10 +290,6 @@ class Strategy(Protocol):
     def fit(kit: Any, options: Any) -> dict[str, Any]:
         """`kit`: a `fitting.Kit`."""
 
-    @staticmethod
-    def num_searches(options: Any, num_domains: int) -> int:
-        """How many a fit to texts of so many domains consists of: strategies share the time by them."""
-
     def state(self) -> dict[str, Any]: ...
 
     @property

@@ -219,9 +219,8 @@ class Decoder:
     def _compile(self) -> None:
         """Let compiled kernels run what they know, if the model's scores stay what they are."""
         made = Compiled(self._kernels, self.sublayers, self.final_norm, self.head, self._rotaries)
-        is_of_use = made.num_known > 0 or made.has_head
-        self.compiled = made if is_of_use else None
-        for most in (0, made.max_tokens) if is_of_use else ():  # as many tokens are run, and as few
+        self.compiled = made if made.num_known or made.has_head else None
+        for most in (0, made.max_tokens):  # as many tokens are run, and as few
             made.max_tokens = most
             if self.compiled is not None and not proves(self, "compiled kernels"):
                 self.compiled = None
@@ -237,8 +236,7 @@ class Decoder:
             products.prepare([])
 
     def _walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
-        run = walk if self.compiled is None else self.compiled.walk
-        return run(sublayers, hidden, step)
+        return (walk if self.compiled is None else self.compiled.walk)(sublayers, hidden, step)
 
     def scores_of(self, raw: torch.Tensor) -> torch.Tensor:
         """Of what the head gives."""

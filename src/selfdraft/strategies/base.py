@@ -50,6 +50,7 @@ class PlainStrategy:
 
     @staticmethod
     def num_searches(options: Any, num_domains: int) -> int:
+        """That its fit consists of: strategies share the time by them."""
         return 1
 
     def state(self) -> dict[str, Any]:

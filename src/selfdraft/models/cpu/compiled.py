@@ -1,7 +1,7 @@
 """Passes of a few tokens in float32 by compiled kernels (kernels/cpu/passes.c): all sub-layers in one call.
 
 They read the model's own weights where they are. What the kernels do not know (experts, modules with hooks) runs
-its own forward in between; wider passes are torch's products, which are faster there.
+its own forward in between; the products and the attention of wider passes are torch's, which is faster there.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Compiled:
         self._kernels.run_sublayers(addresses, c_int64(len(parts)), byref(numbers), c_void_p(hidden.data_ptr()))
         return hidden
 
-    def _run_many(self, parts: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
+    def _run_many(self, parts: Sequence[Any], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
         """Products and attention by torch, what is between them by the kernels."""
         hidden = hidden.clone(memory_format=torch.contiguous_format)
         numbers, before, normed = self._pass(hidden, step), None, torch.empty_like(hidden)
@@ -179,11 +179,15 @@ class Compiled:
             _multiply_into(branch, _as_rows(inner, num_tokens, part.down.shape[1]), Linear(part.down, part.down_bias))
             return
         both = _as_rows(inner, num_tokens, sum(len(linear.weight) for linear in part.inner))
-        for linear, columns in zip(part.inner, both.split([len(one.weight) for one in part.inner], 1), strict=True):
+        for linear, columns in zip(
+            part.inner, both.split_with_sizes([len(one.weight) for one in part.inner], 1), strict=True
+        ):
             _multiply_into(columns, x, linear)
         self._kernels.run_heads(known, byref(numbers))
         query = both.view(rows, width, -1, part.heads.dim).narrow(2, 0, part.heads.num_heads)
-        mixed = part.mixed(query, *step.view.read(part.layer), step)
+        seen = step.view.read(part.layer)
+        assert seen is not None
+        mixed = part.mixed(query, *seen, step)
         _multiply_into(branch, mixed.view(num_tokens, -1), Linear(part.out, part.out_bias))
 
     def _pass(self, hidden: torch.Tensor, step: Pass) -> Any:
