@@ -265,7 +265,9 @@ def test_the_fit_and_a_generation_see_the_same_vector(fitted: Artefact, feature:
     assert np.array_equal(fit, begun)
 
     runner, inputs = engine.runner, torch.tensor([prompt.tokens[:-1]])
-    states = runner.forward(PassRequest(inputs, [0], capture=(POINT,)), runner.new_cache(1, len(prompt.tokens))).captured[POINT][0]
+    states = runner.forward(
+        PassRequest(inputs, [0], capture=(POINT,)), runner.new_cache(1, len(prompt.tokens))
+    ).captured[POINT][0]
     expected = states.mean(0) if feature == "mean" else states[-1]
     assert np.allclose(begun, torch.nn.functional.normalize(expected, dim=0).numpy(), atol=1e-5)
 
