@@ -140,7 +140,7 @@ FEW = pytest.mark.parametrize("most", [0, 16])
 def limited(decoder: Decoder, most: int) -> None:
     assert decoder.compiled is None or decoder.compiled.max_tokens == 16
     if decoder.compiled is not None:
-        decoder.compiled.max_tokens = most
+        decoder.compiled.max_tokens, decoder.compiled.least_numbers = most, 0
 
 
 @FEW

@@ -220,8 +220,8 @@ class Decoder:
         """Let compiled kernels run what they know, if the model's scores stay what they are."""
         made = Compiled(self._kernels, self.sublayers, self.final_norm, self.head, self._rotaries)
         self.compiled = made if made.num_known or made.has_head else None
-        for most in (0, made.max_tokens):  # as many tokens are run, and as few
-            made.max_tokens = most
+        for limits in ((0, 0), (made.max_tokens, made.least_numbers)):  # as many tokens are run, and as few
+            made.max_tokens, made.least_numbers = limits
             if self.compiled is not None and not proves(self, "compiled kernels"):
                 self.compiled = None
 

@@ -31,6 +31,8 @@ _WIDTHS = (16, 32)
 _CLEARLY = 0.8
 """Fewer threads must take this share of the time."""
 _SECONDS_BETWEEN = 20.0
+_LEAST_NUMBERS = 1 << 15
+"""Of a stream of many tokens; smaller ones are torch's, which keeps them to one thread."""
 _LEAST_BYTES = 1 << 20
 """A smaller product takes no time that could be measured."""
 
@@ -85,7 +87,7 @@ class Compiled:
         weights = [linear.weight for part in parts.values() for linear in part.inner]
         largest = [max(weights, key=torch.Tensor.numel)] if weights else []
         timed = [weight for weight in largest if weight.nbytes >= _LEAST_BYTES]
-        self._timed, self._is_timed_until = timed, 0.0
+        self._timed, self._is_timed_until, self.least_numbers = timed, 0.0, _LEAST_NUMBERS
         self._most_threads: int | None = None
         self.refresh()
         self.max_tokens = next((_most_tokens(kernels, weight) for weight in timed), _WIDTHS[0])
@@ -120,9 +122,11 @@ class Compiled:
 
     def walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
         """The stream after these; `hidden` stays what it is."""
-        run_known = self._run if self.is_few(hidden) else self._run_many
-        if not (_takes(hidden) and _is_within(step)) or (run_known == self._run_many and step.view.read(0) is None):
+        is_few = self.is_few(hidden)
+        is_worth_it = is_few or (hidden.numel() >= self.least_numbers and step.view.read(0) is not None)
+        if not (_takes(hidden) and _is_within(step) and is_worth_it):
             return walk(sublayers, hidden, step)
+        run_known = self._run if is_few else self._run_many
         for is_known, parts in itertools.groupby(sublayers, lambda part: part.name in self._numbers):
             run = run_known if is_known else walk
             hidden = run(list(parts), hidden, step)
@@ -156,6 +160,7 @@ class Compiled:
         """Products and attention by torch, what is between them by the kernels."""
         hidden = hidden.clone(memory_format=torch.contiguous_format)
         numbers, before, normed = self._pass(hidden, step), None, torch.empty_like(hidden)
+        numbers.num_threads = min(numbers.num_threads, -(-hidden.numel() // _LEAST_NUMBERS))
         streams = c_void_p(hidden.data_ptr()), c_void_p(normed.data_ptr())
         for part in parts:
             known = byref(self._numbers[part.name])
