@@ -1396,3 +1396,12 @@ def test_a_round_that_fails_lets_the_others_go_on() -> None:
     thread.start()
     thread.join(timeout=30)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "num_states", "expected"), [((), 56, 1024), ((64, 2048), 0, 2048), ((2048,), 56, 512)]
+)
+def test_tokens_of_a_pass_of_a_prompt(recorded: tuple[int, ...], num_states: int, expected: int) -> None:
+    """What is captured in a recorded pass stays: as many tokens fewer."""
+    runner: Any = SimpleNamespace(recorded_prompts=recorded)
+    assert engine_prefill.prompt_chunk(runner, [f"a{number}" for number in range(num_states)]) == expected

@@ -17,6 +17,8 @@ from .state import State, TextSequence
 
 PREFILL_CHUNK = 1024
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
+RECORDED_CHUNK = 512
+"""The same where passes are recorded, however many states are captured: these stay."""
 FIRST_CHUNK, CHUNK_STEP = 256, 64
 """Prompt tokens beside a round before it is known what they take, and what their number is a multiple of."""
 
@@ -199,4 +201,5 @@ def prefill_needs(strategy: Strategy) -> tuple[str, ...]:
 
 def prompt_chunk(runner: Runner, needs: Sequence[str]) -> int:
     """Tokens of the largest pass, all rows together."""
-    return max(PREFILL_CHUNK, max(runner.recorded_prompts, default=0) // max(1, len(needs)))
+    recorded = max(runner.recorded_prompts, default=0)
+    return max(min(PREFILL_CHUNK, RECORDED_CHUNK), recorded // max(1, len(needs))) if recorded else PREFILL_CHUNK
