@@ -49,7 +49,7 @@ BUDGETS = {
     "kernels": 3550,
     "models": 2840,
     "models/gpu": 3252,
-    "models/cpu": 780,
+    "models/cpu": 785,
     "models/load": 982,
     "profiles": 1009,
     "drafters": 850,
