@@ -123,12 +123,12 @@ class Compiled:
     def walk(self, sublayers: Sequence[SubLayer], hidden: torch.Tensor, step: Pass) -> torch.Tensor:
         """The stream after these; `hidden` stays what it is."""
         is_few = self.is_few(hidden)
-        is_worth_it = is_few or (hidden.numel() >= self.least_numbers and step.view.read(0) is not None)
-        if not (_takes(hidden) and _is_within(step) and is_worth_it):
+        is_known = _takes(hidden) and _is_within(step)
+        if not is_known or not (is_few or (hidden.numel() >= self.least_numbers and step.view.read(0) is not None)):
             return walk(sublayers, hidden, step)
         run_known = self._run if is_few else self._run_many
-        for is_known, parts in itertools.groupby(sublayers, lambda part: part.name in self._numbers):
-            run = run_known if is_known else walk
+        for is_ours, parts in itertools.groupby(sublayers, lambda part: part.name in self._numbers):
+            run = run_known if is_ours else walk
             hidden = run(list(parts), hidden, step)
         return hidden
 
@@ -184,10 +184,9 @@ class Compiled:
             _multiply_into(branch, _as_rows(inner, num_tokens, part.down.shape[1]), Linear(part.down, part.down_bias))
             return
         both = _as_rows(inner, num_tokens, sum(len(linear.weight) for linear in part.inner))
-        for linear, columns in zip(
-            part.inner, both.split_with_sizes([len(one.weight) for one in part.inner], 1), strict=True
-        ):
-            _multiply_into(columns, x, linear)
+        columns = both.split_with_sizes([len(linear.weight) for linear in part.inner], 1)
+        for linear, room in zip(part.inner, columns, strict=True):
+            _multiply_into(room, x, linear)
         self._kernels.run_heads(known, byref(numbers))
         query = both.view(rows, width, -1, part.heads.dim).narrow(2, 0, part.heads.num_heads)
         seen = step.view.read(part.layer)
