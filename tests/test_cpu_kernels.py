@@ -371,6 +371,19 @@ def test_texts_are_the_same(family: str, mode: dict[str, Any]) -> None:
         assert quick.generate(PROMPTS[0], **method, **options).tokens == expected[0]
 
 
+def test_threads_are_chosen_by_rows_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short product takes less time than waking up a thread, so it says nothing of a pass."""
+    model, asked, module = copy.deepcopy(pico("llama")), [], "selfdraft.models.cpu.compiled"
+    monkeypatch.setattr(f"{module}._best_threads", lambda kernels, weight: asked.append(tuple(weight.shape)))
+    attached(model)
+    assert not asked, "its products take no time that could be measured"
+    size = model.config.hidden_size
+    monkeypatch.setattr(f"{module}._LEAST_BYTES", 0)
+    monkeypatch.setattr(f"{module}._MOST_NUMBERS", 12 * size + 1)
+    attached(model)
+    assert asked == [(12, size)]
+
+
 def test_two_threads_on_one_model() -> None:
     model = copy.deepcopy(pico("llama"))
     engines, plain = [Engine(model, strategy="uniform") for _ in "12"], engine_of("llama", False)

@@ -35,6 +35,8 @@ _LEAST_NUMBERS = 1 << 15
 """Of a stream of many tokens; smaller ones are torch's, which keeps them to one thread."""
 _LEAST_BYTES = 1 << 20
 """A smaller product takes no time that could be measured."""
+_MOST_NUMBERS = 1 << 23
+"""Of a product by which threads are chosen: far longer than it takes to wake one up, as a pass is."""
 
 
 def _fields(**kinds: Any) -> Any:
@@ -87,7 +89,8 @@ class Compiled:
         weights = [linear.weight for part in parts.values() for linear in part.inner]
         largest = [max(weights, key=torch.Tensor.numel)] if weights else []
         timed = [weight for weight in largest if weight.nbytes >= _LEAST_BYTES]
-        self._timed, self._is_timed_until, self.least_numbers = timed, 0.0, _LEAST_NUMBERS
+        self._timed = [head.weight[: _MOST_NUMBERS // head.weight.shape[1]] if self.has_head else one for one in timed]
+        self._is_timed_until, self.least_numbers = 0.0, _LEAST_NUMBERS
         self._most_threads: int | None = None
         self.refresh()
         self.max_tokens = next((_most_tokens(kernels, weight) for weight in timed), _WIDTHS[0])
