@@ -14,6 +14,7 @@ from pico import FAMILIES, pico
 from selfdraft.registry import ACCEPTANCES, DRAFTERS, LOOKAHEADS, STRATEGIES, TREES
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "auto": {"always": True},
     "fixed": {"skip": "a1-2,m2-3", "tokens": 4},
     "uniform": {"ratio": 0.4},
     "confidence": {"threshold": 0.4},

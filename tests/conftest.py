@@ -18,6 +18,7 @@ settings.register_profile("selfdraft", deadline=None)
 settings.load_profile("selfdraft")
 
 os.environ["SELFDRAFT_CONFIG"] = ""  # whoever runs the tests may have a config file
+os.environ["SELFDRAFT_LEARNED"] = "off"  # and what is learned here is nobody's
 if os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and by the processes that tests start
 

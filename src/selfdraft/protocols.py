@@ -230,10 +230,12 @@ class Knowledge:
     """
     command: Callable[[str], str] = lambda verb: f"selfdraft {verb} MODEL"
     """What a user runs to `calibrate` this model, or whatever the verb is."""
-    fingerprint: Callable[[], str] = lambda: ""
-    """Of the model's config and weights."""
+    fingerprint: Callable[[], str] = lambda: ""  # of the model's config and weights
     known: Callable[[str], Mapping[str, Any]] = lambda name: {}
     """As `artefact`, empty where nothing was learned by that name."""
+    learned: Callable[[str], Mapping[str, Any]] = lambda name: {}
+    """What a strategy of that name kept when an earlier process ended."""
+    is_recording: bool = False  # whether passes are recorded: then a few columns more cost hardly more
 
 
 @dataclass(frozen=True)
@@ -245,10 +247,8 @@ class PlanContext:
     probe: Callable[..., Probe]
     """`probe(count, before=0)`: of the last `count` tokens, or of those before the last `before`; only while planning.
     """
-    tokens: Sequence[int] = ()
-    """The text, prompt included; it grows."""
-    num_rows: int = 1
-    """Texts that take part in the round."""
+    tokens: Sequence[int] = ()  # the text, prompt included; it grows
+    num_rows: int = 1  # texts that take part in the round
 
 
 class Strategy(Protocol):

@@ -14,6 +14,7 @@ from .errors import OptionError, unknown_name, warn_caller
 from .options import Settings, convert, make, parse_settings
 
 STRATEGIES: Mapping[str, str] = {
+    "auto": "selfdraft.strategies.auto:Auto",
     "off": "selfdraft.strategies.off:Off",
     "fixed": "selfdraft.strategies.fixed:Fixed",
     "uniform": "selfdraft.strategies.uniform:Uniform",
@@ -130,10 +131,15 @@ def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
             settings.setdefault(name, {}).update(values)
     if names_drafts(chosen):
         chosen.setdefault("strategy", DRAFTING)
-    pairs = _pairing(chosen.get("strategy", DEFAULTS["strategy"]), settings)
-    for axis in AXES:
-        if axis in pairs and axis not in chosen:
-            settings[pairs[axis]] = {**pairs.get("settings", {}).get(pairs[axis], {}), **settings.get(pairs[axis], {})}
+    strategy = chosen.get("strategy", DEFAULTS["strategy"])
+    for axis in getattr(find("strategy", strategy).Options, "CHOOSES", ()):
+        if isinstance(chosen.get(axis), str):
+            settings.setdefault(strategy, {}).setdefault(axis, chosen[axis])
+    pairs = _pairing(strategy, settings)
+    named = {pairs[axis] for axis in AXES if axis in pairs and axis in chosen}
+    for name, values in pairs.get("settings", {}).items():
+        if name not in named:
+            settings[name] = {**values, **settings.get(name, {})}
     return {**DEFAULTS, **{axis: pairs[axis] for axis in AXES if axis in pairs}, **chosen, "settings": settings}
 
 

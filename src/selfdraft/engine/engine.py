@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 import torch
 
@@ -108,6 +108,7 @@ class Engine:
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
         self._beginnings = Beginnings(self._runner, door.read_prefix_cache(prefix_cache))
         self._method({})
+        finalize(self, self._parts.keep)
 
     def __repr__(self) -> str:
         config, names = self.model.config, self.names()

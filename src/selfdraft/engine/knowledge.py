@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ..economics import LatencyFit
 from ..errors import OptionError, ProfileError
 from ..models.latency import measure
+from ..profiles import learned
 from ..profiles.contents import fastest_method, fit_of
 from ..profiles.key import ProfileKey
 from ..profiles.profile import Profile
@@ -35,6 +36,8 @@ class EngineKnowledge:
             )
         self._model, self._runner, self.name = model, runner, name
         self._profile = profile
+        self.keeps = isinstance(profile, str) and learned.is_on()
+        """Whether what is learned on the way is kept for the next process, and read."""
 
     @property
     def for_methods(self) -> Knowledge:
@@ -45,6 +48,8 @@ class EngineKnowledge:
             lambda verb: command_for(self.key, verb),
             lambda: self.key.fingerprint,
             self.known,
+            self.learned,
+            self._runner.is_recording,
         )
 
     @cached_property
@@ -102,3 +107,7 @@ class EngineKnowledge:
         """As `artefact`; empty where nothing was learned by that name."""
         profile = self.profile
         return profile.artefacts[name].content if profile and name in profile.artefacts else {}
+
+    def learned(self, name: str) -> Mapping[str, Any]:
+        """What a strategy kept at the end of an earlier process."""
+        return learned.read(self.key).get(name, {}) if self.keeps and learned.folder().is_dir() else {}

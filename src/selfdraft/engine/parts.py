@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..options import Settings
+from ..profiles import learned
 from ..protocols import DraftedBy, Host
 from ..registry import AXES, find, options_for
 from .knowledge import EngineKnowledge
@@ -25,6 +26,7 @@ class BuiltParts:
     def __init__(self, host: Host, knowledge: EngineKnowledge) -> None:
         self._host, self.knowledge = host, knowledge
         self.built: dict[Any, Any] = {}
+        self.kept: dict[str, Any] = {}  # strategies whose state is kept for the next process, by name
 
     def fork(self, knowledge: EngineKnowledge) -> BuiltParts:
         """Parts that have seen no text."""
@@ -41,6 +43,7 @@ class BuiltParts:
 
     def forget(self) -> None:
         """A lookahead stays the same object, for what was recorded with it is found by it."""
+        self.kept = {}
         self.built = {key: part for key, part in self.built.items() if key[0] != "strategy"}
         for key, part in self.built.items():
             if key[0] in ("lookahead", "drafter"):
@@ -85,7 +88,15 @@ class BuiltParts:
         key = (axis, name, options, about)
         if key not in self.built:
             self.built[key] = find(axis, name)(options, *arguments)
+            if getattr(self.built[key], "is_kept", False):
+                self.kept[name] = self.built[key]
         return self.built[key]
+
+    def keep(self) -> None:
+        """What was learned, for the next process; where another profile than the stored one is used, nothing."""
+        for name, strategy in self.kept.items() if self.knowledge.keeps else ():
+            if state := strategy.state():
+                learned.keep(self.knowledge.key, name, state)
 
 
 def check_part(axis: str, value: Any) -> None:

@@ -20,7 +20,10 @@ class Confidence(PlainLookahead):
     class Options:
         threshold: float = setting(0.8, "stop after a token drafted with less confidence", minimum=0.0, maximum=1.0)
         max_tokens: int = setting(12, "never draft more tokens than this in a round", minimum=1)
+        copies: bool = setting(False, "go on after a looked-up token whatever its confidence, as far as the plan says")
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         is_sure: torch.Tensor = stats.confidence >= self.options.threshold
+        if self.options.copies:
+            is_sure = is_sure | (stats.match_length > 0)
         return is_sure & (stats.depth < self.max_tokens)

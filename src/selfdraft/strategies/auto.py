@@ -1,0 +1,242 @@
+"""`auto`: what is fastest at the moment, chosen before every round; never slower than plain decoding for long.
+
+Ours. A round is plain, or checks a copy of what followed the last words before (as the drafter `lookup` finds it), or a
+draft of the skipped self, with copies beside it. Each is worth its expected tokens, less what its seconds would bring
+otherwise; the one that is worth most is done, with as many tokens as pay.
+
+- Seconds are those of rounds that ran on this machine, by the columns of a pass and by how many texts share it. What a
+  calibration or an earlier process knows is where they begin.
+- How often copies hold is told by every decoded token, used or not, by the length of the match and per text.
+- The skipped self drafts as the profile says: `knn` where it has domains, else `prune`. It is tried for a few rounds,
+  and again occasionally, as long as such trials lose at most a hundredth of the time.
+
+An axis that the caller names stays as it is; the others are chosen. What was learned can be kept (`Engine.save`).
+`clock=false` goes by what is known of seconds beforehand, so that a command decides the same each time.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from ..errors import OptionError, ProfileError
+from ..options import setting
+from ..protocols import Knowledge, PlanContext, Strategy
+from ..registry import find
+from ..types import OFF, Plan, StepRecord
+from .base import PlainStrategy
+from .choosing.company import Choice, Company, Tally
+from .choosing.copies import MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
+from .choosing.costs import GUESS, RECORDED_GUESS
+from .choosing.told import Told
+
+COPY = "lookup"
+"""The drafter of copies."""
+INNER = ("knn", "prune")
+"""Strategies whose sets the skipped self drafts with: the first one that the profile knows."""
+_GAIN_MEMORY = 0.95
+"""What a row leaves of what copies promise texts that share their rounds."""
+
+
+@dataclass
+class Text:
+    """Of one text: its copies, how the skipped self fares in it, what the next round does and what rounds did."""
+
+    copied: CopiedText
+    skipped: Tally = field(default_factory=Company.new_text)
+    choice: Choice = field(default_factory=Choice)
+    told: Told = field(default_factory=Told)
+
+
+class Auto(PlainStrategy):
+    @dataclass(frozen=True)
+    class Options:
+        drafter: str = setting("", "what drafts; empty: chosen every round")
+        tree: str = setting("", "what stands beside it; empty: chosen every round")
+        lookahead: str = setting("", "how far it drafts; empty: chosen every round")
+        max_tokens: int = setting(MAX_TOKENS, "copy or draft at most N tokens", minimum=1)
+        clock: bool = setting(True, "time the rounds; false: go by what is known beforehand, the same each time")
+        always: bool = setting(False, "draft wherever there is something to draft, even where plain decoding is faster")
+        saved: bool = setting(True, "go on with what was kept of earlier texts")
+
+        CHOOSES: ClassVar[tuple[str, ...]] = ("drafter", "tree", "lookahead")
+
+    learns_online = True
+    pairs_with: ClassVar[Mapping[str, Any]] = {
+        "lookahead": "confidence",
+        "tree": "siblings",
+        "settings": {
+            "confidence": {"threshold": 0.9, "copies": True},
+            "siblings": {"table": "swift", "lookup": 2},
+            COPY: {"min_ngram": MIN_LENGTH, "max_ngram": MAX_LENGTH, "max_tokens": MAX_TOKENS},
+        },
+    }
+
+    def __init__(self, options: Options, knowledge: Knowledge) -> None:
+        self._options, self._knowledge = options, knowledge
+        self._may_copy = options.drafter in ("", COPY)
+        self._inner = None if options.drafter == COPY else self._find_inner()
+        self._copies, self._companies = Copies(), dict[int, Company]()
+        self._gains = [0.0] * options.max_tokens  # that copies promise a row of those that share rounds
+        self._texts: dict[int, Text] = {}
+        self._round: list[StepRecord] = []
+        self._shared: Choice | None = None  # of this round
+        self._copy_tree = options.tree or ("siblings" if knowledge.is_recording else "chain")
+        copies = (Plan(drafter=COPY, tree=self._copy_tree),) if self._may_copy else ()
+        inner = self._inner.known_plans if self._inner else ()
+        self.known_plans = tuple(dict.fromkeys((*inner, *copies)))
+        self.needs = self._inner.needs if self._inner else ()
+        self.prefill_needs = self._inner.prefill_needs if self._inner else ()
+        if options.saved:
+            self._restore()
+
+    def _find_inner(self) -> Strategy | None:
+        """What the profile knows; a damaged one is told, and done without."""
+        for name in INNER:
+            try:
+                if self._knowledge.known(name):
+                    kind = find("strategy", name)
+                    found: Strategy = kind(kind.Options(always=self._options.always), self._knowledge)
+                    return found
+            except (ProfileError, OptionError) as error:
+                warnings.warn(f"drafting does without sets of {name!r}, for {error}", stacklevel=2)
+        return None
+
+    # ------------------------------------------------------------------------------------------------ the loop's calls
+
+    def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return self._inner.condense(captured) if self._inner else captured
+
+    def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
+        self._texts[sequence_id] = Text(CopiedText(self._copies))
+        if self._inner:
+            self._inner.begin(sequence_id, prefill)
+
+    def plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        self._end_round()
+        text, company = self._texts[sequence_id], self._company(context.num_rows)
+        chances = self._chances(text, context)
+        inner = self._inner_plan(sequence_id, context)
+        if context.num_rows > 1:
+            text.choice = self._choose_for_all(company, chances, inner is not OFF)
+        else:
+            may = {"can_skip": inner is not OFF, "always": self._options.always}
+            text.choice = company.choose(chances, text.skipped, **may)
+        if text.choice.kind == "skip":
+            return inner
+        return self._copy(text.choice.num_drafted) if text.choice.kind == "copy" and chances else OFF
+
+    def observe(self, sequence_id: int, step: StepRecord) -> None:
+        if self._round and (
+            _clock(self._round[0]) != _clock(step) or sequence_id in {one.sequence_id for one in self._round}
+        ):
+            self._end_round()
+        self._round.append(step)
+        if self._inner:
+            self._inner.observe(sequence_id, step)
+
+    def rehearse(self, context: PlanContext) -> None:
+        if self._inner:
+            self._inner.rehearse(context)
+
+    def report(self, sequence_id: int) -> Mapping[str, Any]:
+        self._end_round()
+        inner = self._inner.report(sequence_id) if self._inner else {}
+        return {**inner, "rounds": self._texts[sequence_id].told.to_json()}
+
+    def end(self, sequence_id: int) -> None:
+        self._end_round()
+        self._texts.pop(sequence_id, None)
+        if self._inner:
+            self._inner.end(sequence_id)
+
+    # ------------------------------------------------------------------------------------------------ choosing
+
+    def _chances(self, text: Text, context: PlanContext) -> list[float]:
+        if not self._may_copy:
+            return []
+        match = text.copied.look(context.tokens)
+        return text.copied.chances(match)[: self._options.max_tokens]
+
+    def _inner_plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        if self._inner:
+            return self._inner.plan(sequence_id, context)
+        return OFF if self._options.drafter in ("", COPY, "self") else Plan()
+
+    def _copy(self, count: int) -> Plan:
+        """A named lookahead says how far."""
+        return Plan(drafter=COPY, tree=self._copy_tree, max_draft_tokens=None if self._options.lookahead else count)
+
+    def _choose_for_all(self, company: Company, chances: Sequence[float], can_skip: bool) -> Choice:
+        """Once a round, by what copies promised the rows of late."""
+        if self._shared is None:
+            self._shared = company.choose(self._gains, can_skip=can_skip, always=self._options.always)
+        padded = [*chances, *[0.0] * (len(self._gains) - len(chances))]
+        self._gains = [
+            _GAIN_MEMORY * old + (1 - _GAIN_MEMORY) * new for old, new in zip(self._gains, padded, strict=True)
+        ]
+        return self._shared
+
+    def _company(self, num_rows: int) -> Company:
+        """Of about so many rows: as `passes.serves` tells them apart."""
+        size = (num_rows - 1).bit_length()
+        if size not in self._companies:
+            guess = RECORDED_GUESS if self._knowledge.is_recording else GUESS
+            self._companies[size] = Company(guess, self._options.clock)
+        return self._companies[size]
+
+    def _end_round(self) -> None:
+        """Learn from a round once all of its rows are known."""
+        steps, self._round, self._shared = self._round, [], None
+        texts = [self._texts[step.sequence_id] for step in steps if step.sequence_id in self._texts]
+        if not texts:
+            return
+        first = steps[0]
+        seconds = first.draft_seconds + first.verify_seconds
+        width = 1 + max(len(step.draft.tokens) for step in steps)
+        tokens = sum(len(step.verdict.tokens) for step in steps) / len(steps)
+        choice = _done(texts[0].choice, steps)
+        for text, step in zip(texts, steps, strict=False):
+            text.told.add(choice, len(step.verdict.tokens), seconds)
+        if not first.record_seconds:
+            alone = texts[0].skipped if len(steps) == 1 else None
+            self._company(len(steps)).observe(choice, width, tokens, seconds, alone)
+
+    # ------------------------------------------------------------------------------------------------ its state
+
+    def state(self) -> dict[str, Any]:
+        companies = {str(size): company.state() for size, company in self._companies.items()}
+        return {"copies": self._copies.state(), "companies": companies}
+
+    @property
+    def is_settled(self) -> bool:
+        return False
+
+    def _restore(self) -> None:
+        """What cannot be read is told, and learned again."""
+        try:
+            if saved := self._knowledge.known("auto"):
+                self._copies.restore(saved["copies"])
+                for size, state in saved["companies"].items():
+                    self._company(1 << int(size)).restore(state)
+        except (LookupError, TypeError, ValueError, AttributeError, ProfileError) as error:
+            self._copies, self._companies = Copies(), {}
+            warnings.warn(f"`auto` starts again, for what was kept cannot be read ({error})", stacklevel=2)
+
+
+def _clock(step: StepRecord) -> tuple[float, ...]:
+    """Rows of a round share it."""
+    return step.draft_seconds, step.verify_seconds, step.optimise_seconds
+
+
+def _done(choice: Choice, steps: Sequence[StepRecord]) -> Choice:
+    """What became of it: nothing may have been drafted, as where a pass was under way already."""
+    drafting = [step for step in steps if step.draft.tokens]
+    if not drafting:
+        return Choice("off", 0, 1.0, choice.seconds if choice.kind == "off" else 0.0)
+    kind = "copy" if all(step.plan.drafter == COPY for step in drafting) else "skip"
+    return choice if choice.kind == kind else Choice(kind, 0, choice.tokens, choice.seconds)

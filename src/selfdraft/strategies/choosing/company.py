@@ -1,0 +1,188 @@
+"""What the next round does: plain, a copy, or a draft of the skipped self, by expected tokens and seconds.
+
+A round that emits t tokens in s seconds is worth t - r s, where r is the rate, tokens per second, of the rounds of late
+or of plain ones, whichever is more: what the time would bring otherwise (a renewal process: the rule that maximises
+this is the one with the highest rate). Plain rounds are always a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .costs import Costs
+
+Kind = Literal["off", "copy", "skip"]
+TRIAL, GLANCE, HOPELESS = 8, 3, 1.3
+"""Rounds of a trial; after how many it may end early, and how much slower than plain ones they are then."""
+RETRY, MAX_RETRY = 1024, 16384
+"""Tokens after which what is slower is tried again; twice as many each time that it stays slower."""
+MAX_LOST, FREE = 0.01, 8
+"""Share of all seconds that trials may lose, beyond those of a few plain rounds."""
+_ARM_MEMORY, _TEXT_MEMORY, _RATE_MEMORY = 0.98, 0.92, 0.98
+"""What a round leaves of the weight of those before it: of all texts, of one text, and for the rate."""
+_TEXT_PRIOR = 5.0
+"""Rounds of one text that weigh as much as those of all others."""
+
+
+@dataclass
+class Tally:
+    """Rounds of late, what they emitted and what they took."""
+
+    memory: float
+    rounds: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, tokens: float, seconds: float) -> None:
+        self.rounds = self.memory * self.rounds + 1
+        self.tokens = self.memory * self.tokens + tokens
+        self.seconds = self.memory * self.seconds + seconds
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a round does, and what is expected of it. `num_drafted`: of a copy."""
+
+    kind: Kind = "off"
+    num_drafted: int = 0
+    tokens: float = 1.0
+    seconds: float = 0.0
+    is_trial: bool = False
+
+
+@dataclass
+class Arm:
+    """Drafts of the skipped self: rounds of all texts, their seconds in plain rounds; and when they are tried again."""
+
+    total: Tally = field(default_factory=lambda: Tally(_ARM_MEMORY))
+    num_since: float = 0.0  # tokens since they were used
+    retry: int = RETRY
+    is_hopeless: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        return self.is_hopeless or self.total.rounds >= TRIAL - 1
+
+    def expect(self, text: Tally) -> tuple[float, float]:
+        """Tokens and plain rounds' seconds of a round in this text."""
+        total, weight = self.total, text.rounds + _TEXT_PRIOR
+        if not total.rounds:
+            return 1.0, 1.0
+        tokens = (text.tokens + _TEXT_PRIOR * total.tokens / total.rounds) / weight
+        return tokens, total.seconds / total.rounds
+
+    def observe(self, tokens: float, seconds: float) -> None:
+        self.total.add(tokens, seconds)
+        self.num_since = 0.0
+        if GLANCE <= self.total.rounds < TRIAL - 1 and HOPELESS * self.total.rate < 1:
+            self.is_hopeless, self.retry = True, min(2 * self.retry, MAX_RETRY)
+
+    def start_again(self) -> None:
+        """What was known is out of date."""
+        self.total, self.is_hopeless, self.num_since = Tally(_ARM_MEMORY), False, 0.0
+        self.retry = min(2 * self.retry, MAX_RETRY)
+
+    def state(self) -> dict[str, Any]:
+        total = {"rounds": self.total.rounds, "tokens": self.total.tokens, "seconds": self.total.seconds}
+        return {**total, "num_since": self.num_since, "retry": self.retry, "is_hopeless": self.is_hopeless}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Arm:
+        rounds, tokens, seconds, since = (float(state[name]) for name in ("rounds", "tokens", "seconds", "num_since"))
+        return cls(Tally(_ARM_MEMORY, rounds, tokens, seconds), since, int(state["retry"]), bool(state["is_hopeless"]))
+
+
+class Company:
+    """Rounds of about so many rows: what they cost, what they bring, and the choice between them.
+
+    Without `clock` nothing is timed: what is known of seconds stays, and rounds count as long as is expected of them.
+    """
+
+    def __init__(self, guess: Sequence[float], clock: bool = True) -> None:
+        self.costs, self.skipping = Costs(guess), Arm()
+        self._clock = clock
+        self._recent = Tally(_RATE_MEMORY)
+        self._seconds, self._lost = 0.0, 0.0  # of all rounds, and by trials
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second that a row is given."""
+        return max(self._recent.rate, 1 / self.costs.seconds(1))
+
+    def choose(
+        self,
+        chances: Sequence[float] = (),
+        text: Tally | None = None,
+        *,
+        can_skip: bool = False,
+        always: bool = False,
+    ) -> Choice:
+        """`chances`: that the first 1, 2, ... tokens of a copy are all kept; none where nothing is to be copied."""
+        options = [Choice("off", 0, 1.0, self.costs.seconds(1))]
+        if chances:
+            options.append(self._best_copy(chances))
+        if can_skip:
+            skip = self._skip(text)
+            if skip.is_trial and not always:
+                return skip
+            options.append(skip)
+        if always:
+            options = options[1:] or options
+        rate = self.rate
+        return max(options, key=lambda one: one.tokens - rate * one.seconds)
+
+    def _best_copy(self, chances: Sequence[float]) -> Choice:
+        """As long as one more token is worth its time."""
+        rate, tokens, found = self.rate, 1.0, []
+        for count, chance in enumerate(chances, start=1):
+            tokens += chance
+            found.append(Choice("copy", count, tokens, self.costs.seconds(1 + count)))
+        return max(found, key=lambda one: one.tokens - rate * one.seconds)
+
+    def _skip(self, text: Tally | None) -> Choice:
+        arm, plain = self.skipping, self.costs.seconds(1)
+        tokens, plains = arm.expect(text or Tally(_TEXT_MEMORY))
+        if arm.is_known and self._may_lose and arm.num_since >= arm.retry:
+            arm.start_again()
+        is_trial = not arm.is_known and self.costs.is_known and self._may_lose
+        return Choice("skip", 0, tokens if arm.is_known else 1.0, plain * (plains if arm.is_known else 1.0), is_trial)
+
+    @property
+    def _may_lose(self) -> bool:
+        return self._lost <= MAX_LOST * self._seconds + FREE * self.costs.seconds(1)
+
+    def observe(self, choice: Choice, width: int, tokens: float, seconds: float, text: Tally | None = None) -> None:
+        """A round; `tokens` of each row, on average."""
+        if self._clock and choice.kind != "skip":
+            self.costs.observe(width, seconds)
+        seconds = seconds if self._clock else choice.seconds
+        arm, plain = self.skipping, self.costs.seconds(1)
+        if choice.kind == "skip":
+            arm.observe(tokens, seconds / plain)
+            if text is not None:
+                text.add(tokens, seconds)
+            if arm.is_known and arm.total.rate > 1:
+                arm.retry = RETRY
+        else:
+            arm.num_since += tokens
+        if choice.is_trial:
+            self._lost += max(0.0, seconds - tokens / self.rate)
+        self._seconds += seconds
+        self._recent.add(tokens, seconds)
+
+    @staticmethod
+    def new_text() -> Tally:
+        return Tally(_TEXT_MEMORY)
+
+    def state(self) -> dict[str, Any]:
+        return {"costs": self.costs.state(), "skipping": self.skipping.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.costs.restore(state["costs"])
+        self.skipping = Arm.of_state(state["skipping"])

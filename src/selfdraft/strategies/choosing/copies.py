@@ -1,0 +1,121 @@
+"""How copies fare: how often what followed the last words before follows them again.
+
+Every decoded token tells it, drafted or not: what a match says is held against what comes, used or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...drafters.lookup import Match, find_matches
+
+MAX_LENGTH, MIN_LENGTH, MAX_TOKENS = 8, 1, 12
+"""Of a match, and tokens that it proposes: as the drafter `lookup` is set here."""
+FIRST = (0.25, 0.45, 0.55, 0.65, 0.75, 0.8, 0.85, 0.85)
+"""Chances of the first token after a match of 1, 2, ... tokens, until some were seen."""
+LATER = 0.75
+"""And of each further one, if those before it were kept."""
+_DEPTHS = (0, 1, 2, 2, 3)
+"""Which tokens of a match have their chances in common: the third and the fourth, and all after these."""
+_NUM_DEPTHS = 4
+_PRIOR, _MEMORY = 6.0, 0.99
+"""What a first guess weighs against tokens seen, and what each leaves of the weight of those before it."""
+_TEXT_PRIOR, _TEXT_MEMORY = 1.5, 0.95
+"""The same of what one text tells about itself: refusals, over those to be expected."""
+_LEAST, _MOST = 0.02, 0.99
+
+
+def _depth(place: int) -> int:
+    """`place`: of a token after the match, from 0."""
+    return _DEPTHS[min(place, len(_DEPTHS) - 1)]
+
+
+class Copies:
+    """Chances by the length of the match and by how deep a token stands, over all texts."""
+
+    def __init__(self) -> None:
+        self._kept = [[0.0] * _NUM_DEPTHS for _ in FIRST]
+        self._seen = [[0.0] * _NUM_DEPTHS for _ in FIRST]
+
+    def chance(self, length: int, place: int) -> float:
+        """Of the token at `place`, if those before it were kept."""
+        row, depth = min(length, MAX_LENGTH) - MIN_LENGTH, _depth(place)
+        guess = LATER if depth else FIRST[row]
+        return (_PRIOR * guess + self._kept[row][depth]) / (_PRIOR + self._seen[row][depth])
+
+    def learn(self, length: int, place: int, is_kept: bool) -> None:
+        row, depth = min(length, MAX_LENGTH) - MIN_LENGTH, _depth(place)
+        self._kept[row][depth] = _MEMORY * self._kept[row][depth] + is_kept
+        self._seen[row][depth] = _MEMORY * self._seen[row][depth] + 1
+
+    def state(self) -> dict[str, Any]:
+        return {"kept": self._kept, "seen": self._seen}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        kept, seen = ([[float(one) for one in row] for row in state[name]] for name in ("kept", "seen"))
+        if not all(len(rows) == len(FIRST) and {len(row) for row in rows} == {_NUM_DEPTHS} for rows in (kept, seen)):
+            raise ValueError("its counts of copied tokens do not fit")
+        if not all(
+            0 <= one <= other for pair in zip(kept, seen, strict=True) for one, other in zip(*pair, strict=True)
+        ):
+            raise ValueError("more copied tokens were kept than seen")
+        self._kept, self._seen = kept, seen
+
+
+@dataclass
+class Pending:
+    """A match, and how many of its tokens have come true."""
+
+    place: int  # tokens of the text when it was found
+    match: Match
+    num_kept: int = 0
+
+
+@dataclass
+class CopiedText:
+    """The matches of one text, and how often they fail here beside how often they do elsewhere."""
+
+    copies: Copies
+    refused: float = 0.0
+    expected: float = 0.0
+    pending: list[Pending] = field(default_factory=list)
+
+    def look(self, tokens: Sequence[int]) -> Match:
+        """What the text repeats now; matches that were found before are judged by what has come since."""
+        self._judge(tokens)
+        found = find_matches(tokens, MAX_LENGTH, MIN_LENGTH, MAX_TOKENS)
+        if not found:
+            return Match()
+        self.pending.append(Pending(len(tokens), found[0]))
+        return found[0]
+
+    def _judge(self, tokens: Sequence[int]) -> None:
+        self.pending = [one for one in self.pending if self._is_open(one, tokens)]
+
+    def _is_open(self, one: Pending, tokens: Sequence[int]) -> bool:
+        """After all of it that is known was counted."""
+        said = one.match.tokens
+        while one.num_kept < len(said) and one.place + one.num_kept < len(tokens):
+            is_kept = said[one.num_kept] == tokens[one.place + one.num_kept]
+            self.count(one.match.length, one.num_kept, is_kept)
+            if not is_kept:
+                return False
+            one.num_kept += 1
+        return one.num_kept < len(said)
+
+    def count(self, length: int, place: int, is_kept: bool) -> None:
+        self.refused = _TEXT_MEMORY * self.refused + (not is_kept)
+        self.expected = _TEXT_MEMORY * self.expected + 1 - self.copies.chance(length, place)
+        self.copies.learn(length, place, is_kept)
+
+    def chances(self, match: Match) -> list[float]:
+        """[tokens]: that the first 1, 2, ... of them are all kept."""
+        ratio = (self.refused + _TEXT_PRIOR) / (self.expected + _TEXT_PRIOR)
+        found, so_far = [], 1.0
+        for place in range(len(match.tokens)):
+            chance = 1 - (1 - self.copies.chance(match.length, place)) * ratio
+            so_far *= min(max(chance, _LEAST), _MOST)
+            found.append(so_far)
+        return found
