@@ -25,7 +25,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_MEDIAN_LINES = 400, 60, 6
 
 LEVELS = (
-    ("errors", "version", "progress", "files", "lazy", "types", "passes", "drafted", "noise", "chains"),
+    ("errors", "version", "progress", "files", "lazy", "types", "passes", "drafted", "noise", "chains", "explanation"),
     ("protocols", "registry", "options", "economics", "fitting", "config", "explain"),
     ("kernels",),
     ("models",),

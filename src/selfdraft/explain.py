@@ -10,11 +10,12 @@ from typing import Any
 
 from .errors import unknown_name
 from .options import describe
-from .registry import AXES, AXIS_HELP, DEFAULT_HELP, DEFAULTS, find
+from .registry import AXES, AXIS_HELP, DEFAULTS, find
 
 WIDTH = 80
 WHEN: Mapping[str, Mapping[str, str]] = {
     "strategy": {
+        "auto": "the default: nothing to know or to calibrate; a calibration makes it start better",
         "off": "to compare with, and where drafting does not pay: small models on few CPU cores",
         "fixed": "you know what to skip: `selfdraft calibrate` prints sets",
         "uniform": "to try drafting with nothing learned; seldom the fastest",
@@ -24,7 +25,7 @@ WHEN: Mapping[str, Mapping[str, str]] = {
         "clasp": "a baseline, with nothing to calibrate: accepted often, but too dear a draft where we measured it",
         "draft-verify": "you can spend hours of calibration, and trust nothing but the clock",
         "knapspec": "long texts; after `selfdraft calibrate --strategy knapspec` plans are cheap",
-        "prune": "the usual choice: after `selfdraft calibrate`; decodes plainly where that is faster",
+        "prune": "after `selfdraft calibrate`, drafts of the skipped self alone; plain where that is faster",
         "swift": "a stream of similar texts on a GPU, nothing to calibrate",
         "knn": "several kinds of text that are known beforehand; compare it with `prune`",
     },
@@ -87,8 +88,7 @@ def _axes(name: str) -> list[str]:
 
 def _overview() -> Iterator[str]:
     for axis, table in AXES.items():
-        default = DEFAULT_HELP.get(axis, DEFAULTS[axis])
-        yield _hung(f"{axis}: {AXIS_HELP[axis]} (--{axis} NAME, default: {default})", "  ")
+        yield _hung(f"{axis}: {AXIS_HELP[axis]} (--{axis} NAME, default: {DEFAULTS[axis]})", "  ")
         for name in table:
             yield _hung(f"  {name:<13} {_first(axis, name)}", " " * 16)
             yield _hung(f"{'':16}when: {_when(axis, name)}", " " * 18)

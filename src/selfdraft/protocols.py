@@ -245,8 +245,7 @@ class PlanContext:
     num_context_tokens: int
     num_generated_tokens: int
     probe: Callable[..., Probe]
-    """`probe(count, before=0)`: of the last `count` tokens, or of those before the last `before`; only while planning.
-    """
+    """`probe(count, before=0)`: of the last `count` tokens that stand before the last `before`; only while planning."""
     tokens: Sequence[int] = ()  # the text, prompt included; it grows
     num_rows: int = 1  # texts that take part in the round
 
@@ -263,6 +262,7 @@ class Strategy(Protocol):
     paper_pairs_with: ClassVar[Mapping[str, Any]]  # instead, where its option `paper` is set; empty: the same
     can_fit: ClassVar[bool]
     learns_online: ClassVar[bool]
+    is_kept: ClassVar[bool]  # whether `state()`, plain values, is kept beside the profile when the process ends
     practice: ClassVar[Mapping[str, Any]]  # options under which all of the time may go into learning
     known_plans: Sequence[Plan]  # that it will use, so that they can be recorded beforehand
     needs: tuple[str, ...]  # hidden states to capture during prefill and verification

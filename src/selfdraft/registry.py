@@ -74,15 +74,14 @@ AXIS_HELP: Mapping[str, str] = {
     "acceptance": "what is kept of a draft",
 }
 DEFAULTS: Mapping[str, str] = {
-    "strategy": "off",
+    "strategy": "auto",
     "lookahead": "confidence",
     "drafter": "self",
     "tree": "chain",
     "acceptance": "coupled",
 }
-DEFAULT_HELP: Mapping[str, str] = {"strategy": "what the profile found fastest, else off"}
 DRAFTING = "uniform"
-"""The strategy where a lookahead, a drafter or a tree is chosen and no strategy: it needs nothing learned."""
+"""The strategy where lookaheads, drafters or trees are compared or fitted: it has nothing to learn."""
 
 
 def find(axis: str, name: str) -> Any:
@@ -113,12 +112,6 @@ def _a(axis: str) -> str:
     return f"an {axis}" if axis[0] in "aeiou" else f"a {axis}"
 
 
-def names_drafts(*choices: Mapping[str, Any]) -> bool:
-    """Whether something was chosen that drafts, or `off`."""
-    axes = ("strategy", "lookahead", "drafter", "tree")
-    return any(choice.get(axis) is not None for choice in choices for axis in axes)
-
-
 def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
     """A method with nothing left open: what was chosen (the last one counts), what the strategy pairs with, defaults.
 
@@ -129,8 +122,6 @@ def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
     for choice in choices:
         for name, values in (choice.get("settings") or {}).items():
             settings.setdefault(name, {}).update(values)
-    if names_drafts(chosen):
-        chosen.setdefault("strategy", DRAFTING)
     strategy = chosen.get("strategy", DEFAULTS["strategy"])
     for axis in getattr(find("strategy", strategy).Options, "CHOOSES", ()):
         if isinstance(chosen.get(axis), str):

@@ -17,6 +17,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import OptionError
+from .explanation import Explanation
+from .explanation import explain as explained
 from .lazy import Later
 
 if TYPE_CHECKING:
@@ -342,6 +344,10 @@ class Generation:
         shown = _SHORT.repr(self.text or list(self.tokens))
         speed = f"{self.stats.tokens_per_second:.1f} tokens/s"
         return f"Generation({shown}, {len(self.tokens)} tokens, ended by {self.finish_reason}, {speed})"
+
+    def explain(self) -> Explanation:
+        """What its rounds did, what was expected of them, and why: values, and as text a few lines."""
+        return explained(self)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it but the rounds, for `json.dumps`."""

@@ -33,7 +33,7 @@ def crossed(chosen: Mapping[str, Sequence[str]], base: Mapping[str, Any]) -> Met
     for combination in itertools.product(*given.values()) if given else ():
         named = dict(zip(given, combination, strict=True))
         if named.get("strategy") != OFF:  # plain decoding is there in any case
-            methods[", ".join(combination)] = {**base, **named}
+            methods[", ".join(combination)] = {"strategy": DRAFTING, **base, **named}
     return methods
 
 
@@ -67,7 +67,7 @@ def every_method(base: Mapping[str, Any]) -> Methods:
 def every_lookahead(base: Mapping[str, Any]) -> Methods:
     """Each with the same drafts, and both oracles; no length beats that of `oracle-length`."""
     names = (*AXES["lookahead"], *BENCH_ONLY["lookahead"])
-    return {name: {**base, "lookahead": name, "tree": "chain"} for name in names}
+    return {name: {"strategy": DRAFTING, **base, "lookahead": name, "tree": "chain"} for name in names}
 
 
 def _named(**methods: Mapping[str, str]) -> Callable[[Mapping[str, Any]], Methods]:
@@ -77,8 +77,8 @@ def _named(**methods: Mapping[str, str]) -> Callable[[Mapping[str, Any]], Method
 _LOOKUP, _PRUNE = {"strategy": DRAFTING, "drafter": "lookup"}, {"strategy": "prune"}
 PRESETS: Mapping[str, Preset] = {
     "quick": Preset(
-        "four methods: nothing fitted, learned on the way, copied, fitted",
-        _named(uniform={"strategy": "uniform"}, swift={"strategy": "swift"}, lookup=_LOOKUP, prune=_PRUNE),
+        "four methods: the default, learned on the way, copied, fitted",
+        _named(auto={"strategy": "auto"}, swift={"strategy": "swift"}, lookup=_LOOKUP, prune=_PRUNE),
         {"per_domain": 2, "max_new_tokens": 40, "peers": ["none"]},
     ),
     "all": Preset("every method by itself, on the strategy that --strategy names", every_method),

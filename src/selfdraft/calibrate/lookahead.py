@@ -193,9 +193,7 @@ class LookaheadFit:
     ) -> None:
         self.engine, self.options, self.store = engine, options, Store()
         self._progress, self._say, self._budget = progress, say, Budget(options.budget_seconds)
-        known = engine.names(**method)
-        if known["strategy"] == OFF and "strategy" not in method:
-            known = engine.names(**{**method, "strategy": DRAFTING})
+        known = engine.names(**{"strategy": DRAFTING, **method})
         self.method = {name: known[name] for name in ("strategy", "drafter", "tree", "settings")}
         self.num_tokens, self._reading = 0, 0.0  # of each text, and seconds of a prompt; known once a text was begun
 

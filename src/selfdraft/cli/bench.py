@@ -27,7 +27,7 @@ from ..progress import Budget
 from ..prompts.arrange import context_prompts, in_modes, mixed_prompts
 from ..prompts.sets import select_prompts
 from ..prompts.tokens import encode
-from ..registry import AXES, find, names_drafts, read_settings
+from ..registry import AXES, find, read_settings
 from ..types import Prompt
 from . import terminal
 from .inputs import (
@@ -112,7 +112,7 @@ def _methods(options: argparse.Namespace) -> Methods:
     methods |= read_variants(options, base)
     if not (methods or any(chosen.values())):
         named = ", ".join(base[axis] for axis in AXES if axis in base)
-        methods = {named: base} if names_drafts(base) else PRESETS["quick"].methods(base)
+        methods = {named: base} if named else PRESETS["quick"].methods(base)
     bounds = {name: {"lookahead": method["lookahead"]} for name, method in methods.items() if is_bound(method)}
     known = {  # what knows the text beforehand is not among the methods by name
         name: {axis: value for axis, value in method.items() if axis not in bounds.get(name, ())}

@@ -15,6 +15,7 @@ from ..profiles.profile import Profile
 from ..profiles.store import Store
 from ..prompts.tokens import encoded
 from ..registry import check_settings, read_settings, settings_of, unused_text
+from ..strategies.auto import INNER
 from . import lookahead, terminal
 from .budget import load_within
 from .inputs import read_learning_prompts
@@ -70,12 +71,14 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _default(profile: Profile) -> str:
+    """What the default makes of it."""
+    used = next((name for name in INNER if name in profile.artefacts), None)
+    sets = f"`auto`, the default, drafts with the sets of `{used}` from now on" if used else "`auto` stays the default"
     fastest = fastest_method(profile).get("strategy")
     if not has_trials(profile):
-        return "plain decoding stays the default: nothing was tried yet"
-    if fastest is None:
-        return "plain decoding stays the default: nothing that was tried is surely faster here"
-    return f"{fastest} is the default now: of what was tried it was the fastest"
+        return sets
+    tried = f"{fastest} was the fastest" if fastest else "nothing was surely faster than plain decoding"
+    return f"{sets}; of what was tried {tried}"
 
 
 def advice(profile: Profile, options: argparse.Namespace) -> list[str]:

@@ -1,6 +1,7 @@
 """What `selfdraft generate --compare` sets a text against, and what it says of both.
 
-What was drafted is set against plain decoding, and plain decoding against transformers' own `model.generate`.
+What was drafted is set against plain decoding, plain decoding against transformers' own `model.generate`. Where that is
+asked for, drafts are set against both.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ _SAME_NAMES, _OF_DRAWING = ("repetition_penalty", "min_new_tokens"), ("temperatu
 
 @dataclass(frozen=True)
 class Compared:
-    """A text and the other one. `comparison`: None where both were drawn, each with its own random numbers."""
+    """A text and the other one. `comparison`: None where both were drawn, each with its own random numbers.
+
+    `third`: as transformers wrote it beside both.
+    """
 
     generation: Generation
     other: Generation
     comparison: Comparison | None
     is_plain: bool
+    third: Generation | None = None
 
     @property
     def is_different(self) -> bool:
@@ -44,20 +49,32 @@ class Compared:
         speed = _speed(self.other.stats, self.is_plain)
         return _speed(self.generation.stats, self.is_plain) / speed if speed else 0.0
 
+    @property
+    def speedup_over_transformers(self) -> float | None:
+        """Of whole calls, the prompt included."""
+        speed = _speed(self.third.stats, is_of_calls=True) if self.third else 0.0
+        return _speed(self.generation.stats, is_of_calls=True) / speed if speed else None
+
     def lines(self) -> Iterator[str]:
         yield row("transformers" if self.is_plain else "plain", self.other, self.is_plain)
+        if self.third:
+            yield row("transformers", self.third, is_of_calls=True)
         yield f"outputs: {_comparison_text(self.comparison)}"
         calls = " (whole calls, the prompt included)" if self.is_plain else ""
         why = f" (slower: {self._why_slower()})" if self.speedup < 1 and self.generation.stats.num_draft_steps else ""
         yield f"speed-up: {self.speedup:.2f}x{calls}{why}"
+        if over := self.speedup_over_transformers:
+            yield f"over transformers' generate: {over:.2f}x (whole calls, the prompt included)"
 
     def document(self) -> dict[str, Any]:
+        over = self.speedup_over_transformers
         return {
             "transformers" if self.is_plain else "plain": self.other,
             "comparison": self.comparison.verdict if self.comparison else None,
             "first_difference": self.comparison.first_difference if self.comparison else None,
             "comparison_reason": self.comparison.reason if self.comparison else None,
             "speedup": self.speedup,
+            **({"transformers": self.third, "speedup_over_transformers": over} if self.third else {}),
         }
 
     def _why_slower(self) -> str:
@@ -73,17 +90,18 @@ class Compared:
 
 
 class Baseline:
-    """The other way to write a text: `write` does it."""
+    """What else writes the text: `write` does it, and `write_third` what is set beside both."""
 
-    def __init__(self, engine: Engine, prompt: OnePrompt, call: Mapping[str, Any]) -> None:
+    def __init__(self, engine: Engine, prompt: OnePrompt, call: Mapping[str, Any], transformers: bool = False) -> None:
         self.engine, self.prompt, self.call = engine, prompt, call
         self.is_plain = engine.names()["strategy"] == "off"
+        self.has_third = transformers and not self.is_plain
 
-    def compare(self, generation: Generation, other: Generation) -> Compared:
+    def compare(self, generation: Generation, other: Generation, third: Generation | None = None) -> Compared:
         settings = make(GenerateOptions, self.call, "generate")
         is_drawn = settings.temperature > 0 if self.is_plain else self._rule(settings) != "choice"
         comparison = None if is_drawn else self.engine.compare(self.prompt, other, generation, **self.call)
-        return Compared(generation, other, comparison, self.is_plain)
+        return Compared(generation, other, comparison, self.is_plain, third)
 
     def _rule(self, settings: GenerateOptions) -> str:
         return rule_for(self.engine.names()["acceptance"], settings)
@@ -94,14 +112,22 @@ class Baseline:
         call = self.call if is_recording else {**self.call, "max_new_tokens": WARM_UP_TOKENS, "min_new_tokens": 0}
         self.engine.generate(self.prompt, **call)
         self._write(call)
+        if self.has_third:
+            self._write_by_transformers(call)
 
     def write(self) -> Generation:
         return self._write(self.call)
 
+    def write_third(self) -> Generation | None:
+        return self._write_by_transformers(self.call) if self.has_third else None
+
     def _write(self, call: Mapping[str, Any]) -> Generation:
-        if not self.is_plain:
-            found: Generation = self.engine.generate(self.prompt, **call, strategy="off")
-            return found
+        if self.is_plain:
+            return self._write_by_transformers(call)
+        found: Generation = self.engine.generate(self.prompt, **call, strategy="off")
+        return found
+
+    def _write_by_transformers(self, call: Mapping[str, Any]) -> Generation:
         (tokens,), _ = encode_prompts(self.prompt, self.engine.tokenizer)
         settings = make(GenerateOptions, call, "generate")
         room = (self.engine.context_length or sys.maxsize) - len(tokens)

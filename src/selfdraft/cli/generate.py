@@ -17,8 +17,7 @@ from ..engine.text import OnePrompt, encode_prompts
 from ..errors import OptionError
 from ..measure.cores import Watch
 from ..options import GenerateOptions, make, typed_call
-from ..profiles.contents import has_trials
-from ..registry import AXES, names_drafts
+from ..registry import AXES
 from ..types import Generation
 from . import terminal
 from .compare import HEADER, Baseline, Compared, row
@@ -30,12 +29,8 @@ from .several import check_several, write_several
 
 WORTH_TELLING = 0.01
 """Planning that takes more than this share of decoding is told."""
-NOTHING_LEARNED = (
-    "(plain decoding: `selfdraft calibrate` learns what pays on this machine and makes it the default; "
-    "--drafter lookup drafts where the answer repeats the prompt)"
-)
-NOTHING_TRIED = "(plain decoding: the calibration has tried nothing yet; `selfdraft calibrate` goes on from there)"
-NOTHING_FASTER = "(plain decoding: nothing that was calibrated is surely faster on this machine)"
+EXPLAINED = ("rounds", "plain_seconds", "reasons")
+"""Of a strategy's report: what `explain` says in other words."""
 AS_MESSAGE = "the prompt was sent as one user message; in Python pass messages (a plain string is sent as with --raw)"
 
 
@@ -48,30 +43,33 @@ def run(options: argparse.Namespace) -> int:
     settings = make(GenerateOptions, call, "generate")
     if settings.logprobs is not None and not options.json:
         raise OptionError("--logprobs are part of the JSON document; add --json")
+    if options.transformers and not options.compare:
+        raise OptionError("--transformers says what else --compare compares with; add --compare")
     is_several = check_several(options)
     asked = read_prompt(options)
     engine = load_engine(options, **method)
-    is_named = names_drafts(method)
-    _say_profile(engine, is_named)
+    _say_profile(engine)
     prompt = as_prompt(asked, engine, options.raw)
     if is_several:
         return _several(engine, prompt, call, options, settings)
-    baseline = Baseline(engine, prompt, call) if options.compare else None
+    baseline = Baseline(engine, prompt, call, options.transformers) if options.compare else None
     if baseline:
         baseline.warm_up()
     watch = Watch()
     generation = _generate(engine, prompt, call, options)
     compared, busy = None, None
     if baseline and generation.finish_reason != "cancelled":
-        other, busy = baseline.write(), watch.summary(engine.device)
-        compared = baseline.compare(generation, other)
+        other, third = baseline.write(), baseline.write_third()
+        busy = watch.summary(engine.device)
+        compared = baseline.compare(generation, other, third)
     if options.json:
         document = _document(engine, options, generation, compared) | ({"busy": busy} if busy else {})
         _print_document(engine, prompt, settings, document)
     elif generation.finish_reason != "cancelled":
-        notes = [*_notes(engine, busy, is_named), *([AS_MESSAGE] if isinstance(asked, str) and prompt != asked else [])]
+        notes = [*_notes(engine, busy), *([AS_MESSAGE] if isinstance(asked, str) and prompt != asked else [])]
         is_plain = engine.names()["strategy"] == "off"
-        terminal.say("\n".join([*_summary(generation, compared, is_plain), *notes]))
+        explained = generation.explain().lines if options.explain else ()
+        terminal.say("\n".join([*_summary(generation, compared, is_plain), *explained, *notes]))
     if generation.finish_reason == "cancelled":
         terminal.say(f"interrupted after {terminal.number(len(generation.tokens), 'token')}")
         return INTERRUPTED
@@ -103,20 +101,16 @@ def _draw_seed(options: argparse.Namespace) -> None:
         terminal.say(f"seed {options.seed}")
 
 
-def _say_profile(engine: Engine, is_named: bool) -> None:
+def _say_profile(engine: Engine) -> None:
     if profile := engine.knowledge.profile_in_use:
-        fastest = "" if is_named else engine.knowledge.fastest.get("strategy", "")
-        terminal.say(f"{profile.summary}{fastest and f'; {fastest} was the fastest and is used'}")
+        terminal.say(profile.summary)
 
 
-def _notes(engine: Engine, busy: str | None, is_named: bool) -> Iterator[str]:
+def _notes(engine: Engine, busy: str | None) -> Iterator[str]:
     if engine.device.type == "cpu" and engine.dtype != torch.float32:
         yield f"{str(engine.dtype).removeprefix('torch.')} is many times slower than float32 on most CPUs"
     if busy:
         yield f"the machine was busy for {busy}; speeds are noisy"
-    if not is_named and not engine.knowledge.fastest:
-        profile = engine.knowledge.profile_in_use
-        yield NOTHING_LEARNED if profile is None else NOTHING_FASTER if has_trials(profile) else NOTHING_TRIED
 
 
 def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:
@@ -145,8 +139,8 @@ def _summary(generation: Generation, compared: Compared | None, is_plain: bool) 
         yield from compared.lines()
     prefill = f"{generation.num_prompt_tokens} tokens {stats.prefill_seconds:.2f} s"
     yield f"ended by {generation.finish_reason}; prefill of {prefill}"
-    if generation.report:
-        yield _report_text(generation.report)
+    if report := {name: value for name, value in generation.report.items() if name not in EXPLAINED}:
+        yield _report_text(report)
     if stats.optimise_seconds > WORTH_TELLING * stats.decode_seconds:
         share = stats.optimise_seconds / stats.decode_seconds
         what = "planning and recording" if stats.record_seconds else "planning"
@@ -177,7 +171,8 @@ def _document(
         "seed": int(options.seed or 0),
         **_output(generation),
         "finish_reason": generation.finish_reason,
-        "report": dict(generation.report),
+        "report": {name: value for name, value in generation.report.items() if name not in EXPLAINED},
+        "explanation": generation.explain().to_dict(),
     }
     if generation.logprobs is not None:
         document["logprobs"] = [dataclasses.asdict(one) for one in generation.logprobs]

@@ -13,16 +13,15 @@ from weakref import WeakValueDictionary, finalize
 
 import torch
 
-from ..errors import OptionError
 from ..models.checks import unwrapped
 from ..models.gpu.runner import make_runner
 from ..models.load import catalogue, loading
 from ..options import GenerateOptions, check_value
-from ..profiles.profile import Artefact, Profile
-from ..profiles.store import Store
+from ..profiles import learned
+from ..profiles.profile import Profile
 from ..progress import Progress
 from ..protocols import Host, Runner
-from ..registry import AXES, check_use, names_drafts, resolve, warn_of_idle
+from ..registry import AXES, check_use, resolve, warn_of_idle
 from ..types import FinishReason, Generation
 from . import door
 from .audit import Verification, compare_texts, read_claim, rule_for, scores_along, verify_text
@@ -63,8 +62,7 @@ class Engine:
     `tree` (what is verified beside it), `acceptance` (what is kept), and `settings` for their options:
     `{"uniform": {"ratio": 0.3}}`. Each can be given again in a call of `generate` or `stream`, together with any field
     of `GenerateOptions`. A lookahead or an acceptance of your own may be given as an object (`protocols.Lookahead`).
-    `help(engine.generate)` lists all keywords. Where nothing is named that drafts, the method is what the profile found
-    fastest, else plain decoding (`off`); a drafter, lookahead or tree by itself drafts with `uniform`.
+    `help(engine.generate)` lists all keywords. Where no strategy is named, `auto` chooses before every round.
     On CUDA, passes are recorded as graphs on first use, or beforehand by `prepare`; on a CPU, those of a few tokens run
     by compiled kernels, or by torch's products, of which some need weights a second time (`packed_weights`: bytes;
     True: as the weights, at most a quarter of what is free). `graphs=False` launches every operation by itself.
@@ -108,7 +106,8 @@ class Engine:
         self._worker = ThreadPoolExecutor(1, "selfdraft")  # starts its thread when a stream is read by `async for`
         self._beginnings = Beginnings(self._runner, door.read_prefix_cache(prefix_cache))
         self._method({})
-        finalize(self, self._parts.keep)
+        if self.knowledge.keeps:
+            finalize(self, learned.keep_all, self._parts.kept, learned.WeakKey(model, name))
 
     def __repr__(self) -> str:
         config, names = self.model.config, self.names()
@@ -186,18 +185,11 @@ class Engine:
 
     @keywords_of(MethodOptions)
     def save(self, **method: Unpack[MethodOptions]) -> Path:
-        """Keep what the method's strategy learned while it generated in the model's profile; where that is.
+        """Keep what the method's strategy learned while it generated; where that is. Later engines go on from there.
 
-        An engine that is built later goes on from there.
+        `auto` keeps it beside the profile, and by itself when the process ends; others keep it in the profile.
         """
-        name = self.names(**method)["strategy"]
-        if not (strategy := self._method(method).strategy).learns_online:
-            raise OptionError(
-                f"the strategy {name!r} learns nothing while it generates, so there is nothing to save; leave it out"
-            )
-        state = {**strategy.state(), "is_complete": strategy.is_settled, "trials": []}
-        Store().update(self.knowledge.key, name, Artefact.of(state))
-        return Store().path_of(self.knowledge.key)
+        return self._parts.save(self.names(**method)["strategy"], self._method(method).strategy)
 
     @property
     def device(self) -> torch.device:
@@ -238,10 +230,8 @@ class Engine:
         return self._parts.method(resolve(*self._choices(overrides)))
 
     def _choices(self, overrides: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-        """What a method is made of, the last one counts: the profile's fastest, the engine's own, the call's."""
-        chosen = check_method(overrides)
-        fastest = {} if names_drafts(self._defaults, chosen) else self.knowledge.fastest
-        return fastest, self._defaults, chosen
+        """What a method is made of, the last one counts: the engine's own, the call's."""
+        return self._defaults, check_method(overrides)
 
     @overload
     def generate(self, prompt: OnePrompt, **options: Unpack[CallOptions]) -> Generation: ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import reprlib
-import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from ..economics import LatencyFit
 from ..errors import OptionError, ProfileError
 from ..models.latency import measure
 from ..profiles import learned
-from ..profiles.contents import fastest_method, fit_of
+from ..profiles.contents import fit_of
 from ..profiles.key import ProfileKey
 from ..profiles.profile import Profile
 from ..profiles.store import Store, calibrate_command, command_for
@@ -67,17 +66,6 @@ class EngineKnowledge:
     def profile_in_use(self) -> Profile | None:
         """None as well where nothing has asked for it yet."""
         return self._profile if isinstance(self._profile, Profile) else None
-
-    @cached_property
-    def fastest(self) -> Mapping[str, Any]:
-        """The method that was fastest when the profile was made; empty: plain decoding, or nothing is known."""
-        if self._profile == "stored" and Store().is_empty():
-            return {}
-        try:
-            return fastest_method(self.profile) if self.profile else {}
-        except ProfileError as error:
-            warnings.warn(f"plain decoding is used, for no other method was named and {error}", stacklevel=2)
-            return {}
 
     def latency(self) -> LatencyFit:
         return self._latency

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
 from ..options import Settings
 from ..profiles import learned
-from ..protocols import DraftedBy, Host
+from ..profiles.profile import Artefact
+from ..profiles.store import Store
+from ..protocols import DraftedBy, Host, Strategy
 from ..registry import AXES, find, options_for
 from .knowledge import EngineKnowledge
 from .method import Method, Parts
@@ -43,7 +46,7 @@ class BuiltParts:
 
     def forget(self) -> None:
         """A lookahead stays the same object, for what was recorded with it is found by it."""
-        self.kept = {}
+        self.kept.clear()
         self.built = {key: part for key, part in self.built.items() if key[0] != "strategy"}
         for key, part in self.built.items():
             if key[0] in ("lookahead", "drafter"):
@@ -88,15 +91,23 @@ class BuiltParts:
         key = (axis, name, options, about)
         if key not in self.built:
             self.built[key] = find(axis, name)(options, *arguments)
-            if getattr(self.built[key], "is_kept", False):
+            if axis == "strategy" and self.built[key].is_kept:
                 self.kept[name] = self.built[key]
         return self.built[key]
 
-    def keep(self) -> None:
-        """What was learned, for the next process; where another profile than the stored one is used, nothing."""
-        for name, strategy in self.kept.items() if self.knowledge.keeps else ():
-            if state := strategy.state():
-                learned.keep(self.knowledge.key, name, state)
+    def save(self, name: str, strategy: Strategy) -> Path:
+        """What it has learned, and where that is."""
+        key = self.knowledge.key
+        if strategy.is_kept:
+            learned.keep_all({name: strategy}, lambda: key)
+            return learned.path_of(key)
+        if not strategy.learns_online:
+            raise OptionError(
+                f"the strategy {name!r} learns nothing while it generates, so there is nothing to save; leave it out"
+            )
+        state = {**strategy.state(), "is_complete": strategy.is_settled, "trials": []}
+        Store().update(key, name, Artefact.of(state))
+        return Store().path_of(key)
 
 
 def check_part(axis: str, value: Any) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,22 @@ def keep(key: ProfileKey, name: str, state: Mapping[str, Any]) -> Path | None:
         _LOGGER.info("what was learned is not kept: %s", error)
         return None
     return path
+
+
+def keep_all(strategies: Mapping[str, Any], key: Callable[[], ProfileKey | None]) -> None:
+    """The states of those that have learned something; none where the model is gone."""
+    states = {name: state for name, strategy in strategies.items() if (state := strategy.state())}
+    if states and (found := key()):
+        for name, state in states.items():
+            keep(found, name, state)
+
+
+class WeakKey:
+    """The key of a model that it does not keep alive."""
+
+    def __init__(self, model: Any, name: str | None) -> None:
+        self._model, self._name = weakref.ref(model), name
+
+    def __call__(self) -> ProfileKey | None:
+        model = self._model()
+        return None if model is None else ProfileKey.of(model, self._name)

@@ -10,7 +10,7 @@ otherwise; the one that is worth most is done, with as many tokens as pay.
 - The skipped self drafts as the profile says: `knn` where it has domains, else `prune`. It is tried for a few rounds,
   and again occasionally, as long as such trials lose at most a hundredth of the time.
 
-An axis that the caller names stays as it is; the others are chosen. What was learned can be kept (`Engine.save`).
+An axis that the caller names stays as it is; the others are chosen. What was learned is kept for the next process.
 `clock=false` goes by what is known of seconds beforehand, so that a command decides the same each time.
 """
 
@@ -29,7 +29,7 @@ from ..protocols import Knowledge, PlanContext, Strategy
 from ..registry import find
 from ..types import OFF, Plan, StepRecord
 from .base import PlainStrategy
-from .choosing.company import Choice, Company, Tally
+from .choosing.company import Choice, Company, Kind, Tally
 from .choosing.copies import MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
 from .choosing.costs import GUESS, RECORDED_GUESS
 from .choosing.told import Told
@@ -65,7 +65,7 @@ class Auto(PlainStrategy):
 
         CHOOSES: ClassVar[tuple[str, ...]] = ("drafter", "tree", "lookahead")
 
-    learns_online = True
+    is_kept = True
     pairs_with: ClassVar[Mapping[str, Any]] = {
         "lookahead": "confidence",
         "tree": "siblings",
@@ -77,14 +77,15 @@ class Auto(PlainStrategy):
     }
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
-        self._options, self._knowledge = options, knowledge
+        self._options, self._is_recording = options, knowledge.is_recording
         self._may_copy = options.drafter in ("", COPY)
-        self._inner = None if options.drafter == COPY else self._find_inner()
+        self._inner = None if options.drafter == COPY else self._find_inner(knowledge)
         self._copies, self._companies = Copies(), dict[int, Company]()
         self._gains = [0.0] * options.max_tokens  # that copies promise a row of those that share rounds
         self._texts: dict[int, Text] = {}
         self._round: list[StepRecord] = []
         self._shared: Choice | None = None  # of this round
+        self._num_rows, self._has_learned = 1, False  # of the last one; since this process began
         self._copy_tree = options.tree or ("siblings" if knowledge.is_recording else "chain")
         copies = (Plan(drafter=COPY, tree=self._copy_tree),) if self._may_copy else ()
         inner = self._inner.known_plans if self._inner else ()
@@ -92,15 +93,15 @@ class Auto(PlainStrategy):
         self.needs = self._inner.needs if self._inner else ()
         self.prefill_needs = self._inner.prefill_needs if self._inner else ()
         if options.saved:
-            self._restore()
+            self._restore(knowledge)
 
-    def _find_inner(self) -> Strategy | None:
+    def _find_inner(self, knowledge: Knowledge) -> Strategy | None:
         """What the profile knows; a damaged one is told, and done without."""
         for name in INNER:
             try:
-                if self._knowledge.known(name):
+                if knowledge.known(name):
                     kind = find("strategy", name)
-                    found: Strategy = kind(kind.Options(always=self._options.always), self._knowledge)
+                    found: Strategy = kind(kind.Options(always=self._options.always), knowledge)
                     return found
             except (ProfileError, OptionError) as error:
                 warnings.warn(f"drafting does without sets of {name!r}, for {error}", stacklevel=2)
@@ -146,7 +147,28 @@ class Auto(PlainStrategy):
     def report(self, sequence_id: int) -> Mapping[str, Any]:
         self._end_round()
         inner = self._inner.report(sequence_id) if self._inner else {}
-        return {**inner, "rounds": self._texts[sequence_id].told.to_json()}
+        company, told = self._company(self._num_rows), self._texts[sequence_id].told.to_json()
+        plain = company.costs.seconds(1) if company.costs.is_known else None
+        return {**inner, "rounds": told, "plain_seconds": plain, "reasons": self._reasons(company)}
+
+    def _reasons(self, company: Company) -> list[str]:
+        """Why rounds were what they were, as far as these do not say it."""
+        found = []
+        if self._may_copy and company.costs.is_known:
+            plain, (one, four) = company.costs.seconds(1), (company.costs.seconds(width) for width in (2, 5))
+            found.append(f"to check 1 or 4 more tokens takes {one / plain:.2f} or {four / plain:.2f} plain rounds")
+        if self._options.drafter in ("", "self"):
+            found.append(f"skipped self: {self._skipping(company)}")
+        return found
+
+    def _skipping(self, company: Company) -> str:
+        arm = company.skipping
+        if self._inner is None:
+            return "no sets are known; `selfdraft calibrate` finds some"
+        if not arm.total.rounds:
+            return "plain decoding promises more, by the profile" if company.costs.is_known else "not tried yet"
+        speed = f"{arm.total.rate:.2f} times as fast as plain rounds"
+        return speed if arm.total.rate > 1 else f"{speed}; tried again after {arm.retry} tokens"
 
     def end(self, sequence_id: int) -> None:
         self._end_round()
@@ -185,7 +207,7 @@ class Auto(PlainStrategy):
         """Of about so many rows: as `passes.serves` tells them apart."""
         size = (num_rows - 1).bit_length()
         if size not in self._companies:
-            guess = RECORDED_GUESS if self._knowledge.is_recording else GUESS
+            guess = RECORDED_GUESS if self._is_recording else GUESS
             self._companies[size] = Company(guess, self._options.clock)
         return self._companies[size]
 
@@ -195,13 +217,14 @@ class Auto(PlainStrategy):
         texts = [self._texts[step.sequence_id] for step in steps if step.sequence_id in self._texts]
         if not texts:
             return
-        first = steps[0]
+        first, self._num_rows = steps[0], len(steps)
         seconds = first.draft_seconds + first.verify_seconds
         width = 1 + max(len(step.draft.tokens) for step in steps)
         tokens = sum(len(step.verdict.tokens) for step in steps) / len(steps)
         choice = _done(texts[0].choice, steps)
         for text, step in zip(texts, steps, strict=False):
             text.told.add(choice, len(step.verdict.tokens), seconds)
+        self._has_learned = True
         if not first.record_seconds:
             alone = texts[0].skipped if len(steps) == 1 else None
             self._company(len(steps)).observe(choice, width, tokens, seconds, alone)
@@ -209,17 +232,16 @@ class Auto(PlainStrategy):
     # ------------------------------------------------------------------------------------------------ its state
 
     def state(self) -> dict[str, Any]:
+        """Of all axes: where the caller has named one, rounds are others."""
+        if self._options.drafter or self._options.tree or self._options.lookahead or not self._has_learned:
+            return {}
         companies = {str(size): company.state() for size, company in self._companies.items()}
         return {"copies": self._copies.state(), "companies": companies}
 
-    @property
-    def is_settled(self) -> bool:
-        return False
-
-    def _restore(self) -> None:
+    def _restore(self, knowledge: Knowledge) -> None:
         """What cannot be read is told, and learned again."""
         try:
-            if saved := self._knowledge.known("auto"):
+            if saved := knowledge.learned("auto"):
                 self._copies.restore(saved["copies"])
                 for size, state in saved["companies"].items():
                     self._company(1 << int(size)).restore(state)
@@ -238,5 +260,5 @@ def _done(choice: Choice, steps: Sequence[StepRecord]) -> Choice:
     drafting = [step for step in steps if step.draft.tokens]
     if not drafting:
         return Choice("off", 0, 1.0, choice.seconds if choice.kind == "off" else 0.0)
-    kind = "copy" if all(step.plan.drafter == COPY for step in drafting) else "skip"
+    kind: Kind = "copy" if all(step.plan.drafter == COPY for step in drafting) else "skip"
     return choice if choice.kind == kind else Choice(kind, 0, choice.tokens, choice.seconds)

@@ -21,6 +21,7 @@ class PlainStrategy:
     paper_pairs_with: ClassVar[Mapping[str, Any]] = {}
     can_fit: ClassVar[bool] = False
     learns_online: ClassVar[bool] = False
+    is_kept: ClassVar[bool] = False
     practice: ClassVar[Mapping[str, Any]] = {}
     needs: tuple[str, ...] = ()
     prefill_needs: tuple[str, ...] = ()

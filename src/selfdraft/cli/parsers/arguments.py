@@ -10,7 +10,7 @@ from typing import Any
 
 from ...models.load.catalogue import CATALOGUE, DEFAULT_MODEL
 from ...options import GenerateOptions, describe
-from ...registry import AXES, AXIS_HELP, DEFAULT_HELP, DEFAULTS
+from ...registry import AXES, AXIS_HELP, DEFAULTS
 
 MODELS = "hub id, folder, llama.cpp's GGUF file, catalogue name"
 MODEL_HELP = f"{MODELS} (default: {DEFAULT_MODEL})"
@@ -111,8 +111,6 @@ def add_method_options(parser: argparse.ArgumentParser, title: str = "method", h
 
 def _names(axis: str) -> str:
     """The default marked, or told afterwards where it is not a name."""
-    if axis in DEFAULT_HELP:
-        return f"{', '.join(AXES[axis])} (default: {DEFAULT_HELP[axis]})"
     return ", ".join(f"{name} (default)" if name == DEFAULTS[axis] else name for name in AXES[axis])
 
 

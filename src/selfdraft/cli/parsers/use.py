@@ -24,8 +24,8 @@ error. --seed random draws a seed and names it. More: docs/commands.md.
 
 examples:
   selfdraft generate "Write a haiku about rain."
-  selfdraft generate --compare --drafter lookup "Say this twice: The cat sat."
-  cat report.txt | selfdraft generate --drafter lookup "Summarise:" > out.txt
+  selfdraft generate --compare --explain "Say this twice: The cat sat."
+  cat report.txt | selfdraft generate "Summarise:" > out.txt
   selfdraft generate -n 3 --temperature 0.8 --seed random "Name a grey cat."
   selfdraft generate --temperature 0.8 --seed 7 --json "A story." | jq .stats
 """
@@ -42,6 +42,8 @@ def add_generate(commands: Any) -> None:
     add_model(parser, "--model", nargs=None)
     add("--raw", action="store_true", help="the prompt as it is, without the chat template")
     add("--compare", action="store_true", help="also decode plainly: speeds, and whether both agree")
+    add("--transformers", action="store_true", help="with --compare: also as transformers' own generate writes it")
+    add("--explain", action="store_true", help="also what each round did, what was expected of it, and why")
     add("-n", type=int, default=1, metavar="N", help="texts of the prompt, which is read once")
     add("--json", action="store_true", help="print one JSON document instead of text")
     add("--color", choices=colors, metavar="WHEN", default="auto", help=", ".join(colors))
