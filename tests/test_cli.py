@@ -18,14 +18,13 @@ import pytest
 import torch
 from transformers import AutoTokenizer, OPTConfig, OPTForCausalLM
 
-from learned import FRONTIER, profile
+from learned import profile
 from pico import CONTEXT_LENGTH, VOCAB_SIZE
 from selfdraft import Engine
 from selfdraft.cli.main import main
 from selfdraft.cli.terminal import wants_color
 from selfdraft.engine.knowledge import EngineKnowledge
 from selfdraft.models.load.catalogue import CATALOGUE, DEFAULT_MODEL
-from selfdraft.profiles.store import Store
 from selfdraft.registry import AXES
 
 Said = Callable[..., str]
@@ -82,13 +81,12 @@ class TestGenerate:
         for words in ("outputs: equal, token for token", "drafting", "plain", "speed-up:"):
             assert words in figures
 
-    @pytest.mark.parametrize("chosen", [["--strategy", "off"], []], ids=["off", "nothing named"])
-    def test_plain_decoding_is_compared_with_transformers(self, chosen: list[str], generate: Generate) -> None:
-        options = [*chosen, "--compare", "--max-new-tokens", "5", "abc"]
+    def test_plain_decoding_is_compared_with_transformers(self, generate: Generate) -> None:
+        options = ["--strategy", "off", "--compare", "--max-new-tokens", "5", "abc"]
         figures = generate(*options).error
         assert [line.split()[0] for line in figures.splitlines()[2:4]] == ["plain", "transformers"]
         assert "outputs: equal, token for token" in figures
-        assert ("drafting" in figures, "calibrate" in figures) == (False, not chosen)
+        assert "drafting" not in figures
         document = generate("--json", *options).document
         assert document["transformers"]["tokens"] == document["tokens"]
         assert document["strategy"] == "off"
@@ -103,20 +101,28 @@ class TestGenerate:
         stop = document["text"][5:7]
         assert len(generate(*options, *drawn, "--stop", stop, "abc").document["transformers"]["tokens"]) <= 20
 
-    def test_the_default_with_a_profile(self, generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What it found fastest, and a line that says so; else plain decoding, and why."""
-        trial = {"strategy": "prune", "is_faster": True, "measured": 1.2, "method": {"strategy": "prune"}}
-        kept = {"frontier": FRONTIER, "trials": [trial]}
-        for changed, strategy, told in (
-            ({}, "prune", "; prune was the fastest and is used\n"),
-            ({"trials": [{**trial, "is_faster": False}]}, "off", "nothing that was calibrated is surely faster"),
-            ({"trials": []}, "off", "the calibration has tried nothing yet; `selfdraft calibrate` goes on"),
-        ):
-            monkeypatch.setattr(EngineKnowledge, "profile", known := profile(prune={**kept, **changed}))
-            monkeypatch.setattr(EngineKnowledge, "profile_in_use", known)
-            monkeypatch.setattr(Store, "is_empty", lambda self: False)
-            assert generate("--json", "--max-new-tokens", "2", "abc").document["strategy"] == strategy
-            assert told in generate("--max-new-tokens", "2", "abc").error
+    def test_the_default(self, generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It says what it did and why, if asked; and what a profile knows."""
+        output, told = generate("--explain", "--max-new-tokens", "30", "abcabcabc")
+        assert len(output) == 31
+        assert "\n30 tokens in " in told
+        assert "skipped self: no sets are known; `selfdraft calibrate` finds some" in told
+        assert "tokens in" not in generate("--max-new-tokens", "30", "abcabcabc").error
+        monkeypatch.setattr(EngineKnowledge, "profile", known := profile())
+        monkeypatch.setattr(EngineKnowledge, "profile_in_use", known)
+        told = generate("--explain", "--max-new-tokens", "30", "abcabcabc").error
+        assert known.summary in told
+        assert "no sets are known" not in told
+
+    def test_transformers_beside_drafts_and_plain_decoding(self, generate: Generate) -> None:
+        options = ["--compare", "--transformers", "--max-new-tokens", "12", "abc"]
+        figures = generate(*options).error
+        assert [line.split()[0] for line in figures.splitlines()[2:5]] == ["drafting", "plain", "transformers"]
+        assert "over transformers' generate: " in figures
+        document = generate("--json", *options).document
+        assert document["transformers"]["tokens"] == document["plain"]["tokens"] == document["tokens"]
+        assert document["speedup_over_transformers"] > 0
+        assert "add --compare" in generate("--transformers", "abc", status=2).error
 
     def test_off_says_what_is_not_used(self, generate: Generate) -> None:
         options = ["--strategy", "off", "--max-new-tokens", "2", "--json", "abc"]
@@ -129,7 +135,7 @@ class TestGenerate:
         options = ("--strategy", "uniform", "--compare", "--max-new-tokens", "12", "--seed", "4")
         document = generate("--json", *options, "abc").document
         fields = "version model device dtype seed text tokens finish_reason stats report prompt_tokens options"
-        alone = {*fields.split(), *AXES}
+        alone = {*fields.split(), "explanation", *AXES}
         judged = {"comparison", "first_difference", "comparison_reason"}
         assert set(document) == {*alone, "plain", *judged, "speedup"}
         assert (document["strategy"], document["seed"], document["comparison"]) == ("uniform", 4, "equal")
@@ -176,6 +182,7 @@ class TestGenerate:
         for place in range(max(len(AXES[axis]) for axis in axes)):
             chosen = {axis: list(AXES[axis])[place % len(AXES[axis])] for axis in axes}
             methods = [word for axis, name in chosen.items() for word in (f"--{axis}", name)]
+            methods += [] if "strategy" in axes else ["--strategy", "uniform"]
             own = [word for axis in ("strategy", "drafter") for word in settings.get(chosen.get(axis, ""), [])]
             document = generate(*methods, *own, "--json", "--max-new-tokens", "5", "abc").document
             assert {axis: document[axis] for axis in axes} == chosen

@@ -170,7 +170,8 @@ SETTINGS = "[settings.uniform]\nratio = 0.4\n[settings.swift]\nwindow = 64\npape
 def test_generate_with_it(write: Write, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Settings that nothing reads are a warning; those of the command win."""
     threads = torch.get_num_threads()
-    write(f'model = "{folder}"\ndtype = "fp32"\nlookahead = "fixed"\nthreads = {threads}\n{SETTINGS}')
+    method = 'strategy = "uniform"\nlookahead = "fixed"\n'
+    write(f'model = "{folder}"\ndtype = "fp32"\n{method}threads = {threads}\n{SETTINGS}')
     command = ["generate", "abc", "--json", "--max-new-tokens", "4"]
     assert main(command) == 0
     ran = capsys.readouterr()

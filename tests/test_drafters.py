@@ -92,7 +92,7 @@ class TestModel:
     @staticmethod
     def engine(*target: Any, **source: Any) -> Engine:
         draft = source or {"source": pico("llama", num_hidden_layers=2)}
-        return Engine(*(target or [pico("llama")]), drafter="model", settings={"model": draft})
+        return Engine(*(target or [pico("llama")]), strategy="uniform", drafter="model", settings={"model": draft})
 
     @staticmethod
     def drafter() -> Model:
@@ -232,7 +232,7 @@ class TestNgramPool:
         assert guesses.levels[0][:2] == [101, 102], "two tokens were emitted: all stand one column nearer"
 
     def test_a_text_that_repeats_itself_is_guessed(self) -> None:
-        engine = Engine(pico("llama"), drafter="ngram-pool", lookahead="fixed")
+        engine = Engine(pico("llama"), strategy="uniform", drafter="ngram-pool", lookahead="fixed")
         found = engine.generate(PROMPTS[0], max_new_tokens=150)
         assert found.stats.num_accepted > 10
         assert found.tokens == engine.generate(PROMPTS[0], max_new_tokens=150, strategy="off").tokens

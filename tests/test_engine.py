@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 
 from cases import SETTINGS
-from learned import FRONTIER, profile
+from learned import profile
 from pico import CONTEXT_LENGTH, VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, GenerateOptions, OptionError, PromptError, SkipSet
 from selfdraft.engine.state import TextSequence
@@ -270,7 +269,7 @@ class TestIndependence:
 # What test_options.py refuses is refused by a call too: here how it gets there, and what only a call can tell.
 BAD_CALLS = [
     ({"settings": {"lookup": {"min_ngram": 5, "max_ngram": 2}}}, r"lookup.min_ngram=5 is above lookup.max_ngram=2"),
-    ({"strategy": "unifrom"}, r"unknown strategy 'unifrom'. Did you mean 'uniform'\? Known: asd, clasp, "),
+    ({"strategy": "unifrom"}, r"unknown strategy 'unifrom'. Did you mean 'uniform'\? Known: asd, auto, clasp, "),
     ({"acceptance": "couple"}, r"unknown acceptance 'couple'. Did you mean 'coupled'\?"),
     ({"settings": {"uniform": {"ratio": 2}}}, r"uniform.ratio must be between 0 and 1, got 2"),
     ({"max_tokens": 5}, r"unknown option of generate 'max_tokens'. Did you mean 'max_new_tokens'\?"),
@@ -318,55 +317,19 @@ def test_settings_of_a_call_replace_those_of_the_engine(engine: Engine) -> None:
 
 
 class TestDefault:
-    """The method where nothing is named that drafts."""
+    """The method where no strategy is named."""
 
-    TRIALS = (
-        {"strategy": "prune", "is_faster": True, "measured": 1.2, "method": {"strategy": "prune"}},
-        {"strategy": "fixed", "is_faster": True, "measured": 1.3, "method": {"strategy": "fixed"}},
-    )
-    KNAPSPEC: ClassVar[dict[str, Any]] = {
-        "strategy": "knapspec",
-        "is_faster": True,
-        "measured": 1.25,
-        "method": {"strategy": "knapspec", "settings": {"knapspec": {"budget": 1.0}}},
-    }
-
-    def engine(self, *trials: Any, knapspec: Any = KNAPSPEC, **method: Any) -> Engine:
-        known = profile(prune={"frontier": FRONTIER, "trials": list(trials)}, knapspec={"trials": [knapspec]})
-        return Engine(pico("llama"), profile=known, **method)
-
-    def test_what_the_profile_found_fastest(self) -> None:
-        """Of the strategies: fixed sets are what they choose from."""
-        engine = self.engine(*self.TRIALS)
-        assert (engine.names()["strategy"], engine.names()["settings"]["knapspec"]) == ("knapspec", {"budget": 1.0})
-        found = engine.generate(PROMPT, max_new_tokens=20)
-        assert found.stats.num_draft_steps > 0
-        assert engine.names(acceptance="rejection")["strategy"] == "knapspec"
-        again = engine.generate(PROMPT, max_new_tokens=20, settings={"knapspec": {"budget": 0.5}})
-        assert again.tokens == found.tokens
-
-    def test_plain_decoding_where_nothing_was_surely_faster(self, home: Path) -> None:
-        unsure = {**self.KNAPSPEC, "is_faster": False}
-        assert self.engine(*self.TRIALS, knapspec=unsure).names()["strategy"] == "prune"
-        assert self.engine(self.TRIALS[1], knapspec=unsure).names()["strategy"] == "off"
-        nothing = Engine(pico("llama"))
-        assert nothing.names()["strategy"] == "off"
-        assert not nothing.generate(PROMPT, max_new_tokens=4).stats.num_draft_steps
-
-    def test_what_is_named_counts(self) -> None:
-        engine = self.engine(*self.TRIALS)
+    def test_it_chooses_and_what_is_named_counts(self) -> None:
+        engine = Engine(pico("llama"), profile=profile())
+        assert engine.names()["strategy"] == engine.names(drafter="lookup")["strategy"] == "auto"
         assert engine.names(strategy="off")["strategy"] == "off"
-        assert engine.names(drafter="lookup")["strategy"] == "uniform"
-        assert self.engine(*self.TRIALS, strategy="prune").names()["strategy"] == "prune"
-
-    def test_it_follows_the_profile(self) -> None:
-        engine = self.engine(knapspec={})
-        assert engine.names()["strategy"] == "off"
-        engine.remember(profile(prune={"frontier": FRONTIER, "trials": [self.TRIALS[0]]}))
-        assert engine.names()["strategy"] == "prune"
-        assert engine.fork(profile=None).names()["strategy"] == "off"
+        assert engine.names(drafter="lookup")["settings"]["auto"] == {"drafter": "lookup"}
+        own = engine.names(lookahead=engine.method(lookahead="fixed").lookahead)
+        assert own["settings"]["auto"] == {"lookahead": "Fixed"}
 
     def test_a_damaged_profile_is_told_and_not_used(self) -> None:
-        with pytest.warns(UserWarning, match="plain decoding is used.*profile's trials cannot be read.*calibrate"):
-            engine = self.engine({"strategy": "prune", "is_faster": True, "measured": "?", "method": {}})
-        assert engine.names()["strategy"] == "off"
+        damaged = profile(prune={"frontier": "?"}, knn={"domains": "?"})
+        with pytest.warns(UserWarning, match="drafting does without sets of 'prune', for the profile's frontier"):
+            engine = Engine(pico("llama"), profile=damaged)
+        found = engine.generate(PROMPT, max_new_tokens=20)
+        assert found.tokens == engine.generate(PROMPT, max_new_tokens=20, strategy="off").tokens

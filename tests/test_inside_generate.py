@@ -104,7 +104,7 @@ class TestGreedy:
         assert_same({"input_ids": torch.tensor([[90, 90, 3, 1], [5, 6, 7, 8]])}, pad_token_id=90)
         assert_same({"input_ids": torch.tensor([[3, 1, 4], [5, 6, 7]])})
 
-    @pytest.mark.parametrize("method", [{"drafter": "lookup"}, {"strategy": "fixed", "lookahead": "fixed"}])
+    @pytest.mark.parametrize("method", [{"strategy": "uniform", "drafter": "lookup"}, {"strategy": "fixed"}])
     def test_every_method_may_draft(self, method: dict[str, str]) -> None:
         settings = {"fixed": {"skip": "a1-2,m2", "tokens": 3}, "lookup": {"min_ngram": 1}}
         assert_same(custom_generate=selfdraft.decoder(**in_use({"settings": settings, **method})))

@@ -250,22 +250,21 @@ def test_the_table_is_the_folder(axis, folder):
 def test_every_registered_name_is_found_and_the_defaults():
     assert all(callable(find(axis, name)) for axis, table in AXES.items() for name in table)
     names = {"lookahead": "confidence", "drafter": "self", "tree": "chain", "acceptance": "coupled"}
-    assert dict(DEFAULTS) == {"strategy": "off", **names}
+    assert dict(DEFAULTS) == {"strategy": "auto", **names}
 
 
 @pytest.mark.parametrize(
     ("chosen", "strategy"),
     [
-        ({}, "off"),
-        ({"acceptance": "rejection"}, "off"),
-        ({"settings": {"uniform": {"ratio": 0.3}}}, "off"),
-        ({"drafter": "lookup"}, "uniform"),
-        ({"lookahead": "fixed"}, "uniform"),
-        ({"tree": "siblings"}, "uniform"),
+        ({}, "auto"),
+        ({"acceptance": "rejection"}, "auto"),
+        ({"drafter": "lookup"}, "auto"),
+        ({"lookahead": "fixed"}, "auto"),
+        ({"strategy": "uniform", "tree": "siblings"}, "uniform"),
         ({"drafter": "lookup", "strategy": "off"}, "off"),
     ],
 )
-def test_who_names_what_drafts_wants_drafts(chosen, strategy):
+def test_who_names_no_strategy_leaves_it_open(chosen, strategy):
     assert resolve(chosen)["strategy"] == strategy
     assert resolve({}, chosen)["strategy"] == resolve(chosen, {})["strategy"] == strategy
 

@@ -33,7 +33,7 @@ from selfdraft import Engine, GenerateOptions, Generation, ModelError, OptionErr
 from selfdraft.engine.keywords import CALL_NAMES, METHOD_NAMES, CallOptions, MethodOptions
 from selfdraft.engine.text import encode_prompts
 from selfdraft.options import describe
-from selfdraft.registry import AXES, DEFAULTS
+from selfdraft.registry import AXES, resolve
 from selfdraft.types import FinishReason
 
 ROOT = Path(__file__).parents[1]
@@ -112,14 +112,14 @@ def test_help_documents_every_keyword() -> None:
         assert re.search(rf"{axis}: [^\n]*{', '.join(table)}\n", shown), axis
     assert "chat_template_kwargs: for messages" in shown
     for function in (Engine.__init__, decoder):
-        assert "strategy: which sub-layers draft: off, " in inspect.getdoc(function)
+        assert "strategy: which sub-layers draft: auto, " in inspect.getdoc(function)
 
 
 def test_the_implementation_takes_what_the_signature_says() -> None:
     """Every keyword at its default is the call without it; it reaches the engine as it was typed."""
     defaults = {name: one.default for name, one in keywords_of(Engine.generate).items()}
     assert engine().generate(PROMPT, **{**defaults, "max_new_tokens": 30}).tokens == generated().tokens
-    assert Engine(pico("llama"), **dict.fromkeys(METHOD_NAMES)).names() == {**DEFAULTS, "settings": {}}
+    assert Engine(pico("llama"), **dict.fromkeys(METHOD_NAMES)).names() == resolve({})
 
 
 def test_a_lookahead_of_the_callers_is_an_object() -> None:

@@ -585,7 +585,7 @@ def test_a_strategy_brings_what_its_paper_uses() -> None:
     for name in ("prune", "knapspec"):
         found = resolve({"strategy": name})
         assert (found["lookahead"], found["tree"]) == ("confidence", "siblings")
-    assert resolve({})["tree"] == "chain"
+    assert resolve({"strategy": "uniform"})["tree"] == "chain"
 
 
 def test_the_caller_chooses_first() -> None:

@@ -341,5 +341,5 @@ def test_what_cannot_be_read_is_named_with_the_command(strategy: str, content: A
 def test_a_strategy_says_what_it_can(name: str) -> None:
     kind = find("strategy", name)
     assert kind.can_fit == (kind.fit is not PlainStrategy.fit)
-    assert kind.learns_online == (kind.state is not PlainStrategy.state)
+    assert (kind.learns_online or kind.is_kept) == (kind.state is not PlainStrategy.state)
     assert kind.learns_online == (kind.is_settled is not PlainStrategy.is_settled)

@@ -179,7 +179,8 @@ def test_what_is_kept_of_a_tree_is_a_chain_afterwards(variant: str) -> None:
 
 def test_siblings_and_branches_are_really_kept() -> None:
     """Else all exactness tests with trees would test chains."""
-    engine = Engine(pico("llama"), tree="siblings", settings={"siblings": {"lookup": 2}, "uniform": {"ratio": 0.4}})
+    settings = {"siblings": {"lookup": 2}, "uniform": {"ratio": 0.4}}
+    engine = Engine(pico("llama"), strategy="uniform", tree="siblings", settings=settings)
     found = engine.generate(list(PROMPTS), max_new_tokens=60)
     steps = [step for generation in found for step in generation.steps]
     off_chain = [node for step in steps for node in step.verdict.nodes if node >= step.draft.chain_length]
@@ -188,7 +189,8 @@ def test_siblings_and_branches_are_really_kept() -> None:
 
 
 def test_trees_accept_more_than_chains() -> None:
-    engine = Engine(pico("llama"), settings={"uniform": {"ratio": 0.6}, "siblings": {"table": "swift"}})
+    settings = {"uniform": {"ratio": 0.6}, "siblings": {"table": "swift"}}
+    engine = Engine(pico("llama"), strategy="uniform", settings=settings)
     lengths = {
         tree: engine.generate(PROMPTS[0], max_new_tokens=100, tree=tree).stats.mean_generated_length
         for tree in ("chain", "siblings")
@@ -203,7 +205,8 @@ def test_a_model_whose_best_token_is_id_0(mode: dict[str, Any], drafter: str) ->
     model = copy.deepcopy(pico("llama"))
     with torch.no_grad():
         model.lm_head.weight[0] *= 8  # the best wherever it is positive
-    engine = Engine(model, settings={"uniform": {"ratio": 0.4}, "lookup": {"min_ngram": 1}, "siblings": {"lookup": 2}})
+    settings = {"uniform": {"ratio": 0.4}, "lookup": {"min_ngram": 1}, "siblings": {"lookup": 2}}
+    engine = Engine(model, strategy="uniform", settings=settings)
     drafted = engine.generate(list(PROMPTS), max_new_tokens=30, tree="siblings", drafter=drafter, **mode)
     tokens = [token for generation in drafted for token in generation.tokens]
     assert 0.2 < tokens.count(0) / len(tokens) < 1, "token 0 is not the best often enough to say anything"

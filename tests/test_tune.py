@@ -90,7 +90,8 @@ class TestReplay:
     def test_its_rounds_are_those_of_decoding(self, drafter: str, tokens: int) -> None:
         """Of `self` only rounds of one token: after more, it reads the keys and values of its own passes."""
         settings = {**SETTINGS, "fixed": {"tokens": tokens}}
-        engine = Engine(pico("llama"), profile=None, settings=settings, lookahead="fixed", drafter=drafter)
+        method = {"strategy": "uniform", "lookahead": "fixed", "drafter": drafter}
+        engine = Engine(pico("llama"), profile=None, settings=settings, **method)
         prompt = Prompt("", "", tokens=(2, 7, 1, 8, 2, 8, 1, 8, 2, 8))
         found = replay(collect(engine, {}, [prompt], 30), Fixed(Fixed.Options(tokens)), SECONDS)
         steps = engine.generate(prompt.tokens, max_new_tokens=30).steps
@@ -250,7 +251,7 @@ class TestTune:
         plans = clocked(monkeypatch, [4.0, 3.0, 5.0, 2.0, 3.5])
         found = tune(engine, UNIFORM, "confidence", PROMPTS, QUICK)
         asked = list(plans[0].methods.values())
-        assert asked[0]["settings"]["confidence"] == {"threshold": 0.8, "max_tokens": 12}, "the usual one"
+        assert asked[0]["settings"]["confidence"] == vars(Confidence.Options()), "the usual one"
         best = found.fastest("confidence")
         assert best is found.rows[3]
         assert asked[2]["settings"]["confidence"] == dict(best.candidate.options)

@@ -12,8 +12,9 @@ from selfdraft.strategies.choosing.company import Choice, Company
 from selfdraft.strategies.choosing.copies import MAX_TOKENS, CopiedText, Copies
 from selfdraft.strategies.choosing.costs import GUESS, KNOTS
 
-CHEAP, DEAR = (1.0, 1.02, 1.05, 1.35, 1.9, 3.0, 5.0), (1.0, 2.4, 2.6, 3.0, 4.0, 6.0, 9.0)
-"""Seconds of passes of 1, 2, 4, ... columns."""
+CHEAP = (1.0, 1.02, 1.1, 1.4, 1.5, 1.8, 2.2, 2.6, 3.5, 4.0, 6.0)
+DEAR = (1.0, 2.4, 2.6, 2.8, 3.0, 3.3, 4.0, 4.2, 6.0, 6.2, 9.0)
+"""Seconds of passes of as many columns as there are knots."""
 LENGTHS = (0, 1, 2, 4, 8)
 """Of a round's match; 0: there is none."""
 _BLOCK = 20
@@ -78,7 +79,7 @@ class Run:
         self._world: World | None = None
 
     def rounds(self, world: World, count: int) -> float:
-        """Tokens per second of so many of them."""
+        """Tokens per second of that many of them."""
         first = len(self.done)
         for _ in range(count):
             self._round(world)

@@ -228,13 +228,13 @@ class Knowledge:
     """What was learned by that name, values and arrays; a ProfileError with the command to run where nothing was. Told
     what needs it and the command, too, it says so; else it is a strategy of that name.
     """
-    command: Callable[[str], str] = lambda verb: f"selfdraft {verb} MODEL"
-    """What a user runs to `calibrate` this model, or whatever the verb is."""
+    command: Callable[[str], str] = lambda verb: f"selfdraft {verb} MODEL"  # what a user runs to `calibrate`, or verb
     fingerprint: Callable[[], str] = lambda: ""  # of the model's config and weights
     known: Callable[[str], Mapping[str, Any]] = lambda name: {}
     """As `artefact`, empty where nothing was learned by that name."""
     learned: Callable[[str], Mapping[str, Any]] = lambda name: {}
     """What a strategy of that name kept when an earlier process ended."""
+    shares: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)  # of a pass's weights: an attention's, an MLP's
     is_recording: bool = False  # whether passes are recorded: then a few columns more cost hardly more
 
 

@@ -124,8 +124,9 @@ def resolve(*choices: Mapping[str, Any]) -> dict[str, Any]:
             settings.setdefault(name, {}).update(values)
     strategy = chosen.get("strategy", DEFAULTS["strategy"])
     for axis in getattr(find("strategy", strategy).Options, "CHOOSES", ()):
-        if isinstance(chosen.get(axis), str):
-            settings.setdefault(strategy, {}).setdefault(axis, chosen[axis])
+        if axis in chosen:
+            name = chosen[axis] if isinstance(chosen[axis], str) else type(chosen[axis]).__name__
+            settings.setdefault(strategy, {}).setdefault(axis, name)
     pairs = _pairing(strategy, settings)
     named = {pairs[axis] for axis in AXES if axis in pairs and axis in chosen}
     for name, values in pairs.get("settings", {}).items():

@@ -37,7 +37,7 @@ def find_matches(
 
     A continuation that only shortens an earlier one is not different.
     """
-    found = [(_match_length(tokens, end, max_ngram), end) for end in _earlier(tokens)]
+    found = [(match_length(tokens, end, max_ngram), end) for end in _earlier(tokens)]
     matches: list[Match] = []
     for length, end in sorted(found, reverse=True):
         path = list(tokens[end + 1 : end + 1 + max_tokens])
@@ -58,7 +58,7 @@ def _earlier(tokens: Sequence[int]) -> list[int]:
     return places[-MAX_PLACES:]
 
 
-def _match_length(tokens: Sequence[int], end: int, longest: int) -> int:
+def match_length(tokens: Sequence[int], end: int, longest: int) -> int:
     """How many tokens ending at `end` equal the text's last ones."""
     length = 1
     while length < longest and length <= end and tokens[end - length] == tokens[-1 - length]:

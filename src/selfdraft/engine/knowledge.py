@@ -11,6 +11,7 @@ from typing import Any, Literal
 from ..economics import LatencyFit
 from ..errors import OptionError, ProfileError
 from ..models.latency import measure
+from ..models.load.info import shares
 from ..profiles import learned
 from ..profiles.contents import fit_of
 from ..profiles.key import ProfileKey
@@ -48,6 +49,7 @@ class EngineKnowledge:
             lambda: self.key.fingerprint,
             self.known,
             self.learned,
+            lambda: shares(self._runner.decoder),
             self._runner.is_recording,
         )
 

@@ -12,7 +12,7 @@ from ..profiles import learned
 from ..profiles.profile import Artefact
 from ..profiles.store import Store
 from ..protocols import DraftedBy, Host, Strategy
-from ..registry import AXES, find, options_for
+from ..registry import AXES, DEFAULTS, DRAFTING, find, options_for
 from .knowledge import EngineKnowledge
 from .method import Method, Parts
 
@@ -71,8 +71,9 @@ class BuiltParts:
         if not isinstance(chosen, str):
             check_part("lookahead", chosen)
             return chosen
-        axes = ("strategy", "drafter")
-        drafts = (part for axis in axes for part in (names[axis], options_for(axis, names[axis], settings)))
+        strategy = DRAFTING if names["strategy"] == DEFAULTS["strategy"] else names["strategy"]  # `auto` has many
+        axes = (("strategy", strategy), ("drafter", names["drafter"]))
+        drafts = (part for axis in axes for part in (axis[1], options_for(*axis, settings)))
         drafted_by = DraftedBy(*drafts)
         return self._part("lookahead", chosen, settings, self.knowledge.for_methods, drafted_by, about=drafted_by)
 

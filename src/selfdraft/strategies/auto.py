@@ -7,8 +7,9 @@ otherwise; the one that is worth most is done, with as many tokens as pay.
 - Seconds are those of rounds that ran on this machine, by the columns of a pass and by how many texts share it. What a
   calibration or an earlier process knows is where they begin.
 - How often copies hold is told by every decoded token, used or not, by the length of the match and per text.
-- The skipped self drafts as the profile says: `knn` where it has domains, else `prune`. It is tried for a few rounds,
-  and again occasionally, as long as such trials lose at most a hundredth of the time.
+- The skipped self drafts as the profile says: `knn` where it has domains, else `prune`. Without a profile its sets are
+  looked for on the way, as `swift` does it, in a small share of the time. It is tried for a few rounds, and again
+  occasionally, as long as such trials lose at most a hundredth of the time.
 
 An axis that the caller names stays as it is; the others are chosen. What was learned is kept for the next process.
 `clock=false` goes by what is known of seconds beforehand, so that a command decides the same each time.
@@ -31,13 +32,16 @@ from ..types import OFF, Plan, StepRecord
 from .base import PlainStrategy
 from .choosing.company import Choice, Company, Kind, Tally
 from .choosing.copies import MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
-from .choosing.costs import GUESS, RECORDED_GUESS
+from .choosing.costs import GUESS, RECORDED_GUESS, Costs
 from .choosing.told import Told
+from .swift import Swift
 
 COPY = "lookup"
 """The drafter of copies."""
 INNER = ("knn", "prune")
 """Strategies whose sets the skipped self drafts with: the first one that the profile knows."""
+_PLAIN_ROUNDS = 16
+"""That are timed before sets are looked for."""
 _GAIN_MEMORY = 0.95
 """What a row leaves of what copies promise texts that share their rounds."""
 
@@ -60,6 +64,12 @@ class Auto(PlainStrategy):
         lookahead: str = setting("", "how far it drafts; empty: chosen every round")
         max_tokens: int = setting(MAX_TOKENS, "copy or draft at most N tokens", minimum=1)
         clock: bool = setting(True, "time the rounds; false: go by what is known beforehand, the same each time")
+        budget: float = setting(
+            0.004,
+            "share of the time to look for sets where the profile knows none; five times as much at first; 0: none",
+            minimum=0.0,
+            maximum=1.0,
+        )
         always: bool = setting(False, "draft wherever there is something to draft, even where plain decoding is faster")
         saved: bool = setting(True, "go on with what was kept of earlier texts")
 
@@ -79,7 +89,11 @@ class Auto(PlainStrategy):
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
         self._options, self._is_recording = options, knowledge.is_recording
         self._may_copy = options.drafter in ("", COPY)
-        self._inner = None if options.drafter == COPY else self._find_inner(knowledge)
+        self._may_skip = options.drafter in ("", "self")
+        self._inner = self._find_inner(knowledge) if self._may_skip else None
+        self._searched: dict[str, Any] = {}  # by an earlier process
+        self._shares = knowledge.shares() if self._may_search else (0.0, 0.0)
+        self._num_layers = knowledge.num_layers
         self._copies, self._companies = Copies(), dict[int, Company]()
         self._gains = [0.0] * options.max_tokens  # that copies promise a row of those that share rounds
         self._texts: dict[int, Text] = {}
@@ -96,16 +110,31 @@ class Auto(PlainStrategy):
             self._restore(knowledge)
 
     def _find_inner(self, knowledge: Knowledge) -> Strategy | None:
-        """What the profile knows; a damaged one is told, and done without."""
-        for name in INNER:
+        """What the profile knows; a damaged one is told, and done without. Where the caller wants the skipped self,
+        evenly spaced layers will do.
+        """
+        for name in (*INNER, *(["uniform"] if self._options.drafter == "self" else ())):
             try:
-                if knowledge.known(name):
+                if name not in INNER or knowledge.known(name):
                     kind = find("strategy", name)
-                    found: Strategy = kind(kind.Options(always=self._options.always), knowledge)
+                    options = {"always": self._options.always} if name in INNER else {}
+                    found: Strategy = kind(kind.Options(**options), knowledge)
                     return found
             except (ProfileError, OptionError) as error:
                 warnings.warn(f"drafting does without sets of {name!r}, for {error}", stacklevel=2)
         return None
+
+    @property
+    def _may_search(self) -> bool:
+        return self._may_skip and self._inner is None and self._options.budget > 0 and self._options.clock
+
+    def _begin_search(self, costs: Costs) -> None:
+        """By what plain rounds took: nothing else is timed for it."""
+        fit = costs.fit(self._shares, self._num_layers, is_recorded=self._is_recording)
+        known = Knowledge(self._num_layers, lambda: fit, lambda *told: {}, known=lambda name: self._searched)
+        self._inner = Swift(Swift.Options(budget=self._options.budget), known)
+        for sequence_id in self._texts:
+            self._inner.begin(sequence_id, {})
 
     # ------------------------------------------------------------------------------------------------ the loop's calls
 
@@ -157,13 +186,13 @@ class Auto(PlainStrategy):
         if self._may_copy and company.costs.is_known:
             plain, (one, four) = company.costs.seconds(1), (company.costs.seconds(width) for width in (2, 5))
             found.append(f"to check 1 or 4 more tokens takes {one / plain:.2f} or {four / plain:.2f} plain rounds")
-        if self._options.drafter in ("", "self"):
+        if self._may_skip:
             found.append(f"skipped self: {self._skipping(company)}")
         return found
 
     def _skipping(self, company: Company) -> str:
         arm = company.skipping
-        if self._inner is None:
+        if self._inner is None or (isinstance(self._inner, Swift) and not arm.total.rounds):
             return "no sets are known; `selfdraft calibrate` finds some"
         if not arm.total.rounds:
             return "plain decoding promises more, by the profile" if company.costs.is_known else "not tried yet"
@@ -185,9 +214,12 @@ class Auto(PlainStrategy):
         return text.copied.chances(match)[: self._options.max_tokens]
 
     def _inner_plan(self, sequence_id: int, context: PlanContext) -> Plan:
+        costs = self._company(1).costs
+        if self._may_search and costs.num_plain >= _PLAIN_ROUNDS and context.num_rows == 1:
+            self._begin_search(costs)
         if self._inner:
             return self._inner.plan(sequence_id, context)
-        return OFF if self._options.drafter in ("", COPY, "self") else Plan()
+        return OFF if self._may_skip or self._may_copy else Plan()
 
     def _copy(self, count: int) -> Plan:
         """A named lookahead says how far."""
@@ -204,7 +236,7 @@ class Auto(PlainStrategy):
         return self._shared
 
     def _company(self, num_rows: int) -> Company:
-        """Of about so many rows: as `passes.serves` tells them apart."""
+        """Of about that many rows: as `passes.serves` tells them apart."""
         size = (num_rows - 1).bit_length()
         if size not in self._companies:
             guess = RECORDED_GUESS if self._is_recording else GUESS
@@ -221,13 +253,15 @@ class Auto(PlainStrategy):
         seconds = first.draft_seconds + first.verify_seconds
         width = 1 + max(len(step.draft.tokens) for step in steps)
         tokens = sum(len(step.verdict.tokens) for step in steps) / len(steps)
-        choice = _done(texts[0].choice, steps)
+        company, choice = self._company(len(steps)), _done(texts[0].choice, steps)
+        if not company.costs.num_rounds:  # nothing was timed, so no seconds were expected
+            choice = choice._replace(seconds=seconds)
         for text, step in zip(texts, steps, strict=False):
             text.told.add(choice, len(step.verdict.tokens), seconds)
         self._has_learned = True
         if not first.record_seconds:
             alone = texts[0].skipped if len(steps) == 1 else None
-            self._company(len(steps)).observe(choice, width, tokens, seconds, alone)
+            company.observe(choice, width, tokens, seconds, alone)
 
     # ------------------------------------------------------------------------------------------------ its state
 
@@ -236,17 +270,20 @@ class Auto(PlainStrategy):
         if self._options.drafter or self._options.tree or self._options.lookahead or not self._has_learned:
             return {}
         companies = {str(size): company.state() for size, company in self._companies.items()}
-        return {"copies": self._copies.state(), "companies": companies}
+        if isinstance(self._inner, Swift):
+            self._searched = {**self._inner.state(), "steps": [], "texts": []}
+        return {"copies": self._copies.state(), "companies": companies, "search": self._searched}
 
     def _restore(self, knowledge: Knowledge) -> None:
         """What cannot be read is told, and learned again."""
         try:
             if saved := knowledge.learned("auto"):
                 self._copies.restore(saved["copies"])
+                self._searched = dict(saved["search"])
                 for size, state in saved["companies"].items():
                     self._company(1 << int(size)).restore(state)
         except (LookupError, TypeError, ValueError, AttributeError, ProfileError) as error:
-            self._copies, self._companies = Copies(), {}
+            self._copies, self._companies, self._searched = Copies(), {}, {}
             warnings.warn(f"`auto` starts again, for what was kept cannot be read ({error})", stacklevel=2)
 
 

@@ -111,6 +111,13 @@ def describe(decoder: Decoder) -> ModelInfo:
     )
 
 
+def shares(decoder: Decoder) -> tuple[float, float]:
+    """Of what a pass reads of the weights, that of an attention and of an MLP, on average."""
+    layers = describe(decoder).layers
+    attention, mlp = (sum(getattr(one, name) for one in layers) for name in ("attention_share", "mlp_share"))
+    return attention / len(layers), mlp / len(layers)
+
+
 def cpu_path(decoder: Decoder) -> str | None:
     if decoder.device.type != "cpu":
         return None

@@ -7,9 +7,10 @@ this is the one with the highest rate). Plain rounds are always a choice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .costs import Costs
 
@@ -45,8 +46,7 @@ class Tally:
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What a round does, and what is expected of it. `num_drafted`: of a copy."""
 
     kind: Kind = "off"
@@ -99,7 +99,7 @@ class Arm:
 
 
 class Company:
-    """Rounds of about so many rows: what they cost, what they bring, and the choice between them.
+    """Rounds of about as many rows: what they cost, what they bring, and the choice between them.
 
     Without `clock` nothing is timed: what is known of seconds stays, and rounds count as long as is expected of them.
     """
@@ -139,11 +139,13 @@ class Company:
 
     def _best_copy(self, chances: Sequence[float]) -> Choice:
         """As long as one more token is worth its time."""
-        rate, tokens, found = self.rate, 1.0, []
+        rate, tokens, best, found = self.rate, 1.0, -math.inf, (0, 1.0, 0.0)
         for count, chance in enumerate(chances, start=1):
             tokens += chance
-            found.append(Choice("copy", count, tokens, self.costs.seconds(1 + count)))
-        return max(found, key=lambda one: one.tokens - rate * one.seconds)
+            seconds = self.costs.seconds(1 + count)
+            if tokens - rate * seconds > best:
+                best, found = tokens - rate * seconds, (count, tokens, seconds)
+        return Choice("copy", *found)
 
     def _skip(self, text: Tally | None) -> Choice:
         arm, plain = self.skipping, self.costs.seconds(1)

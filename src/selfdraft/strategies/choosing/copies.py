@@ -5,11 +5,13 @@ Every decoded token tells it, drafted or not: what a match says is held against 
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...drafters.lookup import Match, find_matches
+from ...drafters.lookup import MAX_PLACES, Match, match_length
 
 MAX_LENGTH, MIN_LENGTH, MAX_TOKENS = 8, 1, 12
 """Of a match, and tokens that it proposes: as the drafter `lookup` is set here."""
@@ -44,6 +46,9 @@ class Copies:
         row, depth = min(length, MAX_LENGTH) - MIN_LENGTH, _depth(place)
         guess = LATER if depth else FIRST[row]
         return (_PRIOR * guess + self._kept[row][depth]) / (_PRIOR + self._seen[row][depth])
+
+    def by_depth(self, length: int) -> list[float]:
+        return [self.chance(length, _DEPTHS.index(depth)) for depth in range(_NUM_DEPTHS)]
 
     def learn(self, length: int, place: int, is_kept: bool) -> None:
         row, depth = min(length, MAX_LENGTH) - MIN_LENGTH, _depth(place)
@@ -81,15 +86,35 @@ class CopiedText:
     refused: float = 0.0
     expected: float = 0.0
     pending: list[Pending] = field(default_factory=list)
+    places: dict[int, list[int]] = field(default_factory=dict)  # of each token, as far as the text was read
+    num_read: int = 0
 
     def look(self, tokens: Sequence[int]) -> Match:
         """What the text repeats now; matches that were found before are judged by what has come since."""
         self._judge(tokens)
-        found = find_matches(tokens, MAX_LENGTH, MIN_LENGTH, MAX_TOKENS)
-        if not found:
-            return Match()
-        self.pending.append(Pending(len(tokens), found[0]))
-        return found[0]
+        self._read(tokens)
+        match = self._longest(tokens)
+        if match.length:
+            self.pending.append(Pending(len(tokens), match))
+        return match
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        """Of a text that grows, what is new, but for its last token."""
+        places, last = self.places, len(tokens) - 1
+        for place in range(self.num_read, last):
+            places.setdefault(tokens[place], []).append(place)
+        self.num_read = max(self.num_read, last)
+
+    def _longest(self, tokens: Sequence[int]) -> Match:
+        """The longest match, the newest of equals: what the drafter `lookup` finds."""
+        best, best_end = 0, 0
+        for end in reversed(self.places.get(tokens[-1], ())[-MAX_PLACES:]):
+            length = match_length(tokens, end, MAX_LENGTH)
+            if length > best:
+                best, best_end = length, end
+            if best == MAX_LENGTH:
+                break
+        return Match(tokens[best_end + 1 : best_end + 1 + MAX_TOKENS], best) if best else Match()
 
     def _judge(self, tokens: Sequence[int]) -> None:
         self.pending = [one for one in self.pending if self._is_open(one, tokens)]
@@ -113,9 +138,6 @@ class CopiedText:
     def chances(self, match: Match) -> list[float]:
         """[tokens]: that the first 1, 2, ... of them are all kept."""
         ratio = (self.refused + _TEXT_PRIOR) / (self.expected + _TEXT_PRIOR)
-        found, so_far = [], 1.0
-        for place in range(len(match.tokens)):
-            chance = 1 - (1 - self.copies.chance(match.length, place)) * ratio
-            so_far *= min(max(chance, _LEAST), _MOST)
-            found.append(so_far)
-        return found
+        holds = [1 - (1 - one) * ratio for one in self.copies.by_depth(match.length)] if match.length else []
+        holds = [min(max(one, _LEAST), _MOST) for one in holds]
+        return list(itertools.accumulate((holds[_depth(place)] for place in range(len(match.tokens))), operator.mul))

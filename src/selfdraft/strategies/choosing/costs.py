@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-KNOTS = (1, 2, 4, 8, 16, 32, 64)
-"""Columns of a pass between which seconds are interpolated."""
-GUESS = (1.0, 1.1, 1.15, 1.4, 2.0, 3.5, 6.0)
-RECORDED_GUESS = (1.0, 1.15, 1.2, 1.25, 1.3, 1.4, 1.6)
-"""Rounds of so many columns in plain ones, until some have run: low, so that they are tried."""
+from ...economics import LatencyFit, Line
+
+KNOTS = (1, 2, 4, 5, 8, 9, 16, 17, 32, 33, 64)
+"""Columns of a pass between which seconds are interpolated: products take columns by powers of two, so there are steps
+after these.
+"""
+GUESS = (1.0, 1.1, 1.15, 1.3, 1.4, 1.7, 2.0, 2.6, 3.5, 4.5, 6.0)
+RECORDED_GUESS = (1.0, 1.15, 1.2, 1.2, 1.25, 1.25, 1.3, 1.35, 1.4, 1.5, 1.6)
+"""Rounds of that many columns, in plain ones, until some have run: low, so that they are tried."""
 _USUAL_GAIN, _USUAL_SCALE_GAIN = 0.1, 0.05
 """What one more round counts at least, for its columns and for the machine as a whole."""
+_DOUBT = 0.002
+"""What a round takes from the difference between what is known and a lower guess."""
 _FIRST_LIMIT, _LIMIT, _NUM_FIRST = math.log(4), math.log(1.5), 4
 """A round is taken to be off its expectation by this much at most: something else held it up."""
+
+
+def _near(width: int) -> tuple[int, float, int, float]:
+    """The knots beside a width, and how near each is."""
+    place = min(bisect_right(KNOTS, width) - 1, len(KNOTS) - 2)
+    share = (width - KNOTS[place]) / (KNOTS[place + 1] - KNOTS[place])
+    return place, 1 - share, place + 1, share
+
+
+_NEAR = [_near(max(width, 1)) for width in range(KNOTS[-1] + 1)]
 
 
 class Costs:
@@ -25,14 +41,20 @@ class Costs:
     """
 
     def __init__(self, guess: Sequence[float] = GUESS) -> None:
-        self._logs = [math.log(one) for one in guess]
+        self._guess = [math.log(one) for one in guess]
+        self._logs = list(self._guess)
         self._counts = [0.0] * len(KNOTS)
-        self._scale, self._num_rounds = 0.0, 0
+        self._scale, self.num_rounds = 0.0, 0
+
+    @property
+    def num_plain(self) -> float:
+        """Plain rounds that have been timed."""
+        return self._counts[0]
 
     @property
     def is_known(self) -> bool:
         """Whether plain rounds have been timed."""
-        return self._counts[0] >= _NUM_FIRST
+        return self.num_plain >= _NUM_FIRST
 
     def seconds(self, width: int) -> float:
         """In plain rounds, where none has run."""
@@ -43,26 +65,44 @@ class Costs:
         if not seconds > 0:
             return
         off = math.log(seconds) - self._scale - self._log(width)
-        if not self._num_rounds:
+        if not self.num_rounds:
             self._scale, off = self._scale + off, 0.0
-        limit = _FIRST_LIMIT if self._num_rounds < _NUM_FIRST else _LIMIT
+        limit = _FIRST_LIMIT if self.num_rounds < _NUM_FIRST else _LIMIT
         off = min(max(off, -limit), limit)
-        moved = max(1 / (self._num_rounds + 1), _USUAL_SCALE_GAIN) * off
-        self._num_rounds += 1
+        moved = max(1 / (self.num_rounds + 1), _USUAL_SCALE_GAIN) * off
+        self.num_rounds += 1
         self._scale += moved
-        for knot, share in self._near(width):
-            self._logs[knot] += share * max(1 / (self._counts[knot] + 1), _USUAL_GAIN) * (off - moved)
-            self._counts[knot] += share
+        self._relax()
+        first, share, second, other = _NEAR[min(width, len(_NEAR) - 1)]
+        for knot, weight in ((first, share), (second, other)):
+            self._logs[knot] += weight * max(1 / (self._counts[knot] + 1), _USUAL_GAIN) * (off - moved)
+            self._counts[knot] += weight
+
+    def _relax(self) -> None:
+        """What was found dear is less and less believed to be: else nobody would look whether it still is."""
+        pairs = zip(self._logs, self._guess, strict=True)
+        self._logs = [log - _DOUBT * max(0.0, log - guess) for log, guess in pairs]
 
     def _log(self, width: int) -> float:
-        return sum(share * self._logs[knot] for knot, share in self._near(width))
+        first, share, second, other = _NEAR[min(width, len(_NEAR) - 1)]
+        return share * self._logs[first] + other * self._logs[second]
 
-    @staticmethod
-    def _near(width: int) -> Iterator[tuple[int, float]]:
-        """The knots beside a width, and how near each is."""
-        place = min(bisect_right(KNOTS, width) - 1, len(KNOTS) - 2)
-        share = min((width - KNOTS[place]) / (KNOTS[place + 1] - KNOTS[place]), 1.0)
-        yield from ((knot, one) for knot, one in ((place, 1 - share), (place + 1, share)) if one)
+    def fit(self, shares: tuple[float, float], num_layers: int, *, is_recorded: bool) -> LatencyFit:
+        """Seconds of sub-layers, as if these took as much of a plain round as of its weights."""
+        plain, (attention, mlp) = self.seconds(1), shares
+        return LatencyFit(
+            num_layers=num_layers,
+            attention=Line(0.0, attention * plain),
+            mlp_seconds=mlp * plain,
+            rest_seconds=max(0.0, 1 - num_layers * (attention + mlp)) * plain,
+            plain=Line(0.0, plain),
+            widths=KNOTS,
+            verify=tuple(Line(0.0, self.seconds(width)) for width in KNOTS),
+            is_recorded=is_recorded,
+            lengths=(0,),
+            rms_error=0.0,
+            max_error=0.0,
+        )
 
     def state(self) -> dict[str, Any]:
         return {"logs": self._logs, "counts": self._counts, "scale": self._scale}
@@ -73,4 +113,4 @@ class Costs:
         if not len(logs) == len(counts) == len(KNOTS) or not all(map(math.isfinite, logs)):
             raise ValueError("its costs do not fit its widths")
         self._logs, self._counts = logs, [min(one, _NUM_FIRST) for one in counts]
-        self._scale, self._num_rounds = float(state["scale"]), 0
+        self._scale, self.num_rounds = float(state["scale"]), 0
