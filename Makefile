@@ -21,12 +21,16 @@ $(INSTALLED): pyproject.toml
 	$(RUN) pip install --quiet --editable ".[dev]"
 	@touch $@
 
+SHOW := $(RUN) selfdraft generate --compare --transformers --explain --max-new-tokens 96
+
 demo: $(INSTALLED)  ## Generate with and without drafting, and as transformers does; compare texts and speeds
 	@$(RUN) selfdraft pull
-	@echo; echo "== A text to rewrite: drafts are looked up in the prompt, against plain decoding"; echo
-	@$(RUN) selfdraft generate --compare --max-new-tokens 96 --drafter lookup - < examples/rewrite.txt
-	@echo; echo "== A question: plain decoding, against transformers' own generate"; echo
-	@$(RUN) selfdraft generate --compare --max-new-tokens 96 --strategy off "Explain in a few sentences why the sky is blue."
+	@echo; echo "== A question, against plain decoding and transformers' own generate"; echo
+	@$(SHOW) "Explain in a few sentences why the sky is blue."
+	@echo; echo "== A text to rewrite: what the answer repeats is copied"; echo
+	@$(SHOW) - < examples/rewrite.txt
+	@echo; echo "== The same again, by what was learned"; echo
+	@$(SHOW) - < examples/rewrite.txt
 
 test: $(INSTALLED)  ## Lint, types and the test suite, side by side
 	$(MAKE) --no-print-directory -j 2 check suite

@@ -185,7 +185,8 @@ class TestGenerate:
             methods += [] if "strategy" in axes else ["--strategy", "uniform"]
             own = [word for axis in ("strategy", "drafter") for word in settings.get(chosen.get(axis, ""), [])]
             document = generate(*methods, *own, "--json", "--max-new-tokens", "5", "abc").document
-            assert {axis: document[axis] for axis in axes} == chosen
+            axes_in_use = [axis for axis in axes if chosen.get("strategy") != "off" or axis != "tree"]
+            assert all(document[axis] == chosen[axis] for axis in axes_in_use)
 
     def test_comparing_texts_drawn_by_rejection(self, generate: Generate) -> None:
         options = ["--strategy", "uniform", "--compare", "--acceptance", "rejection", "--max-new-tokens", "12", "abc"]

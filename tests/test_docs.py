@@ -161,9 +161,13 @@ def test_the_first_example_uses_messages() -> None:
     assert told in " ".join(text.split())
 
 
-def test_the_demo_shows_lookup_then_plain_decoding_against_transformers() -> None:
-    recipe = text_of(ROOT / "Makefile").partition("\ndemo:")[2].partition("\n\n")[0]
+def test_the_demo_shows_the_default_against_plain_decoding_and_transformers() -> None:
+    """A question, a text to rewrite, and the same again: what was learned is used."""
+    text = text_of(ROOT / "Makefile")
+    (show,) = re.findall(r"^SHOW := \$\(RUN\) (.*)$", text, re.MULTILINE)
+    recipe = text.partition("\ndemo:")[2].partition("\n\n")[0].replace("$(SHOW)", f"$(RUN) {show}")
     commands = re.findall(r"@\$\(RUN\) (selfdraft [^\n<]*)", recipe)
     assert all(status_of(shlex.split(command)[1:]) == 0 for command in commands)
     _, *generated = (parse(shlex.split(command)[1:]) for command in commands)
-    assert [(one.strategy, one.drafter) for one in generated if one.compare] == [(None, "lookup"), ("off", None)]
+    assert all(one.compare and one.transformers and one.explain and not one.strategy for one in generated)
+    assert [one.prompt == "-" for one in generated] == [False, True, True]

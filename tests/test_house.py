@@ -50,13 +50,14 @@ BUDGETS = {
     "models": 2840,
     "models/gpu": 3252,
     "models/cpu": 785,
-    "models/load": 982,
-    "profiles": 1009,
+    "models/load": 988,
+    "profiles": 1089,
     "drafters": 850,
-    "strategies": 4200,
-    "lookahead": 903,
+    "strategies": 4500,
+    "strategies/choosing": 490,
+    "lookahead": 906,
     "trees": 150,
-    "engine": 4700,
+    "engine": 4720,
     "prompts": 490,
     "measure": 1627,
     "calibrate": 1800,
@@ -64,7 +65,7 @@ BUDGETS = {
     "bench/papers": 5140,
     "serve": 2500,
     "integrations": 700,
-    "cli": 3870,
+    "cli": 3895,
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 

@@ -244,8 +244,7 @@ class PlanContext:
 
     num_context_tokens: int
     num_generated_tokens: int
-    probe: Callable[..., Probe]
-    """`probe(count, before=0)`: of the last `count` tokens that stand before the last `before`; only while planning."""
+    probe: Callable[..., Probe]  # (count, before=0) of the last tokens that stand before the last; only while planning
     tokens: Sequence[int] = ()  # the text, prompt included; it grows
     num_rows: int = 1  # texts that take part in the round
 
@@ -264,6 +263,7 @@ class Strategy(Protocol):
     learns_online: ClassVar[bool]
     is_kept: ClassVar[bool]  # whether `state()`, plain values, is kept beside the profile when the process ends
     practice: ClassVar[Mapping[str, Any]]  # options under which all of the time may go into learning
+    max_rows: ClassVar[float]  # more texts than these are decoded plainly, and it is not asked
     known_plans: Sequence[Plan]  # that it will use, so that they can be recorded beforehand
     needs: tuple[str, ...]  # hidden states to capture during prefill and verification
     prefill_needs: tuple[str, ...]  # and those to capture during prefill alone

@@ -150,7 +150,8 @@ def make_plans(runner: Runner, state: State, drafts: bool) -> list[Plan]:
     """What each row drafts with; if not `drafts`, nothing where the text does not depend on it."""
 
     def known(cohort: Cohort) -> Plan | None:
-        return cohort.method.only_plan if drafts or not cohort.may_do_without else OFF
+        is_plain = not drafts or cohort.method.is_idle(len(state.active))
+        return OFF if is_plain and cohort.may_do_without else cohort.method.only_plan
 
     same = {cohort: known(cohort) for cohort, _ in state.groups}
     plans = [
@@ -195,7 +196,12 @@ def make_records(
             sequence_id = state.active[row].sequence_id
             yield StepRecord(sequence_id, plan, draft, verdict, *seconds, states, choices, logprobs)
 
-    is_asked = any(one.cohort.method.learns or any(draft.tokens for draft in one.targets.drafts) for one in judged)
+    def asks(one: Judged) -> bool:
+        method = one.cohort.method
+        learns = method.learns and not (one.cohort.may_do_without and method.is_idle(len(state.active)))
+        return learns or any(draft.tokens for draft in one.targets.drafts)
+
+    is_asked = any(map(asks, judged))
     return by_row(judged, of_cohort) if is_asked else []
 
 

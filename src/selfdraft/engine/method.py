@@ -68,6 +68,10 @@ class Method:
         """What tells it from others of one engine."""
         return self.strategy, self.lookahead, self.drafter, self.tree, self.accept
 
+    def is_idle(self, num_rows: int) -> bool:
+        """Whether its strategy leaves rounds of that many texts plain."""
+        return num_rows > self.strategy.max_rows
+
     @property
     def pauses(self) -> Callable[[int, int], bool] | None:
         """Where a lookahead may let rounds go without a draft: (row of the call, token it begins with) -> it does."""

@@ -42,6 +42,8 @@ INNER = ("knn", "prune")
 """Strategies whose sets the skipped self drafts with: the first one that the profile knows."""
 _PLAIN_ROUNDS = 16
 """That are timed before sets are looked for."""
+MAX_ROWS = 8
+"""Texts that share a pass: for more of them each checked token takes its time."""
 _GAIN_MEMORY = 0.95
 """What a row leaves of what copies promise texts that share their rounds."""
 
@@ -75,7 +77,7 @@ class Auto(PlainStrategy):
 
         CHOOSES: ClassVar[tuple[str, ...]] = ("drafter", "tree", "lookahead")
 
-    is_kept = True
+    is_kept, max_rows = True, MAX_ROWS
     pairs_with: ClassVar[Mapping[str, Any]] = {
         "lookahead": "confidence",
         "tree": "siblings",
@@ -245,7 +247,9 @@ class Auto(PlainStrategy):
 
     def _end_round(self) -> None:
         """Learn from a round once all of its rows are known."""
-        steps, self._round, self._shared = self._round, [], None
+        steps, self._round = self._round, []
+        if steps:
+            self._shared = None
         texts = [self._texts[step.sequence_id] for step in steps if step.sequence_id in self._texts]
         if not texts:
             return

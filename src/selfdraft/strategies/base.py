@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ class PlainStrategy:
     can_fit: ClassVar[bool] = False
     learns_online: ClassVar[bool] = False
     is_kept: ClassVar[bool] = False
+    max_rows: ClassVar[float] = math.inf
     practice: ClassVar[Mapping[str, Any]] = {}
     needs: tuple[str, ...] = ()
     prefill_needs: tuple[str, ...] = ()

@@ -1,0 +1,228 @@
+"""`auto` with a model: exact whatever it chooses; what it learned is kept, without text; it says what it did."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cases import MODES
+from learned import profile
+from pico import pico
+from selfdraft import Engine, Generation
+from selfdraft.engine.worth import Worth
+from selfdraft.profiles import learned
+from selfdraft.profiles.key import ProfileKey
+from selfdraft.strategies.auto import MAX_ROWS, Auto
+from selfdraft.strategies.choosing.company import Company
+from selfdraft.strategies.swift import Swift
+from test_graphs import new_engine
+
+REPEATS = [2, 7, 1, 8, 2, 8, 1, 8, 2, 7, 1, 8, 2, 8, 4, 5, 9, 0, 4, 5, 2, 3, 5, 2, 7, 1]
+PROMPTS = (REPEATS, [3, 1, 4, 1, 5, 9, 2, 6], [7], [16, 18, 3, 16, 18])
+NUM_TOKENS = 40
+KINDS = {"eager": Engine, "recorded": new_engine}
+
+
+def strategy_of(engine: Engine, **method: Any) -> Auto:
+    found = engine.method(**method).strategy
+    assert isinstance(found, Auto)
+    return found
+
+
+def texts(engine: Engine, rows: int, mode: str, **options: Any) -> list[Generation]:
+    """Several texts one after the other, so that it has learned something; then all at once."""
+    options |= {"max_new_tokens": NUM_TOKENS, **MODES[mode]}
+    alone = [engine.generate(prompt, sequence=row, **options) for row, prompt in enumerate(PROMPTS[:rows])]
+    return [*alone, *(engine.generate(list(PROMPTS[:rows]), **options) if rows > 1 else [])]
+
+
+@pytest.mark.parametrize("always", [False, True], ids=["as it likes", "always"])
+@pytest.mark.parametrize("known", [True, False], ids=["profile", "no profile"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("mode", "acceptance"), [*itertools.product(MODES, ["coupled"]), ("greedy", "rejection")], ids="-".join
+)
+def test_texts_are_those_of_plain_decoding(mode: str, acceptance: str, kind: str, known: bool, always: bool) -> None:
+    """No axis is named, so that it chooses all of them; alone, then together."""
+    settings = {"auto": {"always": always, "budget": 1.0}}
+    engine = KINDS[kind](
+        pico("llama"),
+        strategy="auto",
+        profile=profile() if known else None,
+        settings=settings,
+        acceptance=acceptance,
+    )
+    plain = texts(engine, len(PROMPTS), mode, strategy="off")
+    found = texts(engine, len(PROMPTS), mode)
+    assert [one.tokens for one in found] == [one.tokens for one in plain]
+    done = {kind for one in found for kind, *_ in one.explain().rounds}
+    assert done == {"copy", "skip", "off"} if always and known else done >= {"copy"}
+
+
+@pytest.mark.parametrize(
+    "fixed", [{"drafter": "self"}, {"drafter": "lookup"}, {"tree": "chain"}, {"lookahead": "fixed"}]
+)
+def test_what_is_named_stays(fixed: dict[str, str]) -> None:
+    engine = Engine(pico("llama"), profile=profile(), settings={"auto": {"always": True}})
+    found = engine.generate(REPEATS, max_new_tokens=NUM_TOKENS, **fixed)
+    assert found.tokens == engine.generate(REPEATS, max_new_tokens=NUM_TOKENS, strategy="off").tokens
+    drafting = [step for step in found.steps if step.draft.tokens]
+    drafters = {step.plan.drafter for step in drafting}
+    if "drafter" in fixed:
+        assert drafters == ({"lookup"} if fixed["drafter"] == "lookup" else {None})
+    elif "tree" in fixed:
+        assert all(step.draft.is_chain for step in drafting)
+    else:
+        assert max(step.draft.num_draft_steps for step in drafting) == 5, "as the lookahead says, and no longer"
+
+
+def test_many_texts_at_once_are_decoded_plainly_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(pico("llama"), profile=profile(), settings={"auto": {"always": True}})
+    prompts = [REPEATS] * (MAX_ROWS + 1)
+    monkeypatch.setattr(Auto, "plan", None)
+    monkeypatch.setattr(Auto, "observe", None)
+    found = engine.generate(prompts, max_new_tokens=10)
+    assert not any(one.stats.num_draft_steps for one in found)
+
+
+def test_texts_that_share_a_pass_share_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worth, "of", lambda worth, state: None)
+    engine = Engine(pico("llama"), profile=profile())
+    asked: list[int] = []
+    choose = Company.choose
+    monkeypatch.setattr(Company, "choose", lambda *args, **options: asked.append(1) or choose(*args, **options))
+    found = engine.generate([REPEATS] * 4, max_new_tokens=NUM_TOKENS)
+    assert len(asked) == found[0].stats.num_rounds
+    kinds = [[kind for kind, *_ in one.explain().rounds] for one in found]
+    assert kinds[0] == kinds[1], "equal texts"
+
+
+def test_without_a_clock_a_command_decides_the_same_each_time() -> None:
+    def drafts() -> list[tuple[int, ...]]:
+        engine = Engine(pico("llama"), profile=profile(), settings={"auto": {"clock": False}})
+        return [step.draft.tokens for prompt in PROMPTS for step in engine.generate(prompt, max_new_tokens=60).steps]
+
+    first = drafts()
+    assert first == drafts()
+    assert any(first)
+
+
+# ------------------------------------------------------------------------------------------------ sets found on the way
+
+
+def test_sets_are_looked_for_where_no_profile_has_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfdraft.engine.knowledge.shares", lambda decoder: (0.1, 0.09))  # a small head, so it can pay
+    engine = Engine(pico("llama"), profile=None, settings={"auto": {"budget": 1.0}})
+    for number in range(8):
+        prompt = [3 + number, 1, 4]
+        found = engine.generate(prompt, max_new_tokens=120)
+        assert found.tokens == engine.generate(prompt, max_new_tokens=120, strategy="off").tokens
+    search = strategy_of(engine)._inner
+    assert isinstance(search, Swift)
+    assert search._search.step > 3
+    known = strategy_of(engine).state()["search"]
+    again = Engine(pico("llama"), profile=None, settings={"auto": {"budget": 1.0}})
+    auto = strategy_of(again)
+    auto._searched = json.loads(json.dumps(known))
+    again.generate([3, 1, 4], max_new_tokens=60)
+    assert isinstance(auto._inner, Swift)
+    assert auto._inner._search.step >= search._search.step, "it goes on"
+
+
+def test_no_time_for_a_search_means_none() -> None:
+    engine = Engine(pico("llama"), profile=None, settings={"auto": {"budget": 0.0}})
+    engine.generate([3, 1, 4], max_new_tokens=120)
+    assert strategy_of(engine)._inner is None
+
+
+# ------------------------------------------------------------------------------------------------ the next process
+
+
+@pytest.fixture
+def keeps(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(learned.SWITCH, "on")
+    return home / "learned"
+
+
+def test_what_was_learned_is_kept_without_text(keeps: Path) -> None:
+    engine = Engine(pico("llama"), name="pico")
+    assert not keeps.exists()
+    engine.generate(REPEATS, max_new_tokens=NUM_TOKENS)
+    state = json.loads(json.dumps(strategy_of(engine).state()))
+    del engine
+    gc.collect()
+    (file,) = keeps.iterdir()
+    document = json.loads(file.read_text())
+    assert document["strategies"] == {"auto": state}
+    assert str(REPEATS[:3])[1:-1] not in file.read_text(), "no text"
+    second = Engine(pico("llama"))
+    assert strategy_of(second)._copies.state() == state["copies"]
+    assert strategy_of(second)._company(1).costs.is_known
+    assert strategy_of(second).state() == {}, "it has learned nothing yet, so nothing is written"
+    assert engine_state(Engine(pico("llama"), profile=None)) != state["copies"]
+    assert engine_state(second.fork()) != state["copies"], "a fork has seen no text"
+
+
+def engine_state(engine: Engine) -> Any:
+    return strategy_of(engine)._copies.state()
+
+
+def test_save_writes_at_once(keeps: Path) -> None:
+    engine = Engine(pico("llama"))
+    engine.generate(REPEATS, max_new_tokens=NUM_TOKENS)
+    assert engine.save() == learned.path_of(ProfileKey.of(engine.model))
+    assert engine.save().is_file()
+
+
+@pytest.mark.parametrize("content", ["{", '{"selfdraft_learned": 1, "strategies": {"auto": {"copies": {}}}}', "[]"])
+def test_what_cannot_be_read_is_learned_again(content: str, keeps: Path) -> None:
+    keeps.mkdir(parents=True)
+    learned.path_of(ProfileKey.of(pico("llama"))).write_text(content)
+    if "auto" in content:
+        with pytest.warns(UserWarning, match="`auto` starts again, for what was kept cannot be read"):
+            engine = Engine(pico("llama"))
+    else:
+        engine = Engine(pico("llama"))
+    assert engine.generate(REPEATS, max_new_tokens=9).finish_reason == "length"
+
+
+def test_a_folder_that_cannot_be_written_stops_nobody(keeps: Path) -> None:
+    keeps.parent.mkdir(parents=True)
+    keeps.write_text("a file where the folder should be")
+    engine = Engine(pico("llama"))
+    engine.generate(REPEATS, max_new_tokens=9)
+    del engine
+    gc.collect()
+    assert keeps.is_file()
+
+
+def test_a_named_axis_teaches_nothing_about_the_others(keeps: Path) -> None:
+    engine = Engine(pico("llama"), drafter="lookup")
+    engine.generate(REPEATS, max_new_tokens=NUM_TOKENS)
+    del engine
+    gc.collect()
+    assert not keeps.exists()
+
+
+# ------------------------------------------------------------------------------------------------ what it says
+
+
+@pytest.mark.parametrize("method", [{}, {"strategy": "uniform"}, {"strategy": "off"}, {"drafter": "lookup"}], ids=str)
+def test_explain_tells_every_round(method: dict[str, str]) -> None:
+    engine = Engine(pico("llama"), profile=profile())
+    found = engine.generate(REPEATS, max_new_tokens=NUM_TOKENS, **method)
+    told = found.explain()
+    assert told.num_tokens == len(found.tokens) == sum(tokens for _, _, tokens, _ in told.rounds)
+    assert len(told.rounds) == found.stats.num_rounds == sum(one.num_rounds for one in told.done)
+    assert told.seconds == pytest.approx(found.stats.draft_seconds + found.stats.verify_seconds)
+    assert 2 <= len(told.lines) <= 6
+    assert str(told).startswith(f"{NUM_TOKENS} tokens in {found.stats.num_rounds} rounds, ")
+    assert json.loads(json.dumps(told.to_dict()))["tokens_per_second"] == told.tokens_per_second
+    is_auto = "strategy" not in method
+    assert (told.expected_tokens_per_second is not None) == is_auto
+    assert all((one.expected_tokens is not None) == is_auto for one in told.done)
