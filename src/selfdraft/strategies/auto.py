@@ -42,6 +42,8 @@ INNER = ("knn", "prune")
 """Strategies whose sets the skipped self drafts with: the first one that the profile knows."""
 _PLAIN_ROUNDS = 16
 """That are timed before sets are looked for."""
+_INTERVAL = 8
+"""Rounds between two looks at whether a search is due."""
 MAX_ROWS = 8
 """Texts that share a pass: for more of them each checked token takes its time."""
 _GAIN_MEMORY = 0.95
@@ -56,6 +58,8 @@ class Text:
     skipped: Tally = field(default_factory=Company.new_text)
     choice: Choice = field(default_factory=Choice)
     told: Told = field(default_factory=Told)
+    inner: Plan = OFF
+    num_asked: int = 0
 
 
 class Auto(PlainStrategy):
@@ -177,7 +181,7 @@ class Auto(PlainStrategy):
 
     def report(self, sequence_id: int) -> Mapping[str, Any]:
         self._end_round()
-        inner = self._inner.report(sequence_id) if self._inner else {}
+        inner = {} if self._inner is None or isinstance(self._inner, Swift) else self._inner.report(sequence_id)
         company, told = self._company(self._num_rows), self._texts[sequence_id].told.to_json()
         plain = company.costs.seconds(1) if company.costs.is_known else None
         return {**inner, "rounds": told, "plain_seconds": plain, "reasons": self._reasons(company)}
@@ -219,9 +223,13 @@ class Auto(PlainStrategy):
         costs = self._company(1).costs
         if self._may_search and costs.num_plain >= _PLAIN_ROUNDS and context.num_rows == 1:
             self._begin_search(costs)
-        if self._inner:
-            return self._inner.plan(sequence_id, context)
-        return OFF if self._may_skip or self._may_copy else Plan()
+        if self._inner is None:
+            return OFF if self._may_skip or self._may_copy else Plan()
+        text = self._texts[sequence_id]
+        text.num_asked += 1
+        if text.inner is not OFF or text.num_asked % _INTERVAL == 0 or not isinstance(self._inner, Swift):
+            text.inner = self._inner.plan(sequence_id, context)
+        return text.inner
 
     def _copy(self, count: int) -> Plan:
         """A named lookahead says how far."""
