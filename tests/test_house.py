@@ -53,7 +53,7 @@ BUDGETS = {
     "models/load": 988,
     "profiles": 1089,
     "drafters": 850,
-    "strategies": 4510,
+    "strategies": 4520,
     "strategies/choosing": 490,
     "lookahead": 906,
     "trees": 150,
