@@ -72,7 +72,7 @@ class Auto(PlainStrategy):
         clock: bool = setting(True, "time the rounds; false: go by what is known beforehand, the same each time")
         budget: float | None = setting(
             None,
-            "share of the time to look for sets where the profile has none, at first five times as much; 0: not at all; "
+            "share of the time to look for sets where the profile has none, at first five times as much; "
             "None: 0.008 where passes are recorded, else 0.002",
             minimum=0.0,
             maximum=1.0,
@@ -136,12 +136,14 @@ class Auto(PlainStrategy):
         return self._may_skip and self._inner is None and self._options.budget != 0 and self._options.clock
 
     def _begin_search(self, costs: Costs) -> None:
-        """By what plain rounds took: nothing else is timed for it. Where passes are not recorded its steps are short: one
+        """By what plain rounds took: nothing else is timed for it. Where passes are not recorded steps are short: one
         takes as long as a few rounds, so that nobody notices.
         """
         fit = costs.fit(self._shares, self._num_layers, is_recorded=self._is_recording)
         known = Knowledge(self._num_layers, lambda: fit, lambda *told: {}, known=lambda name: self._searched)
-        usual = {"budget": 0.008} if self._is_recording else {"budget": 0.002, "window": 32, "candidates": 2}
+        usual: dict[str, Any] = (
+            {"budget": 0.008} if self._is_recording else {"budget": 0.002, "window": 32, "candidates": 2}
+        )
         told = {} if self._options.budget is None else {"budget": self._options.budget}
         self._inner = Swift(Swift.Options(**{**usual, **told}), known)
         for sequence_id in self._texts:
