@@ -9,6 +9,7 @@ EVERYDAY := benchmarks/results/everyday-h200.jsonl
 BATCHES := $(foreach run,rows again vllm vllm-earlier peer eos code busy stall,benchmarks/results/batches-h200-$(run).json)
 TREES := benchmarks/results/trees-h200.jsonl
 CPU := benchmarks/results/cpu-x86.jsonl
+AUTO := $(foreach mode,greedy sampled,benchmarks/results/auto-cpu-$(mode).jsonl)
 LOOKUP := $(foreach texts,lookup rewrites,benchmarks/results/bench-cpu-$(texts).jsonl)
 PASSES := $(sort $(wildcard benchmarks/results/passes*.jsonl))
 PAPERS := $(sort $(wildcard benchmarks/results/papers/*.jsonl))
@@ -57,6 +58,7 @@ results: $(INSTALLED)  ## docs/results and its pictures from what was measured
 	@{ cat docs/notes/everyday.md; echo; $(RUN) selfdraft report $(EVERYDAY) --markdown; } > docs/results/everyday.md
 	@{ cat docs/notes/trees.md; echo; $(RUN) selfdraft report $(TREES) --markdown; } > docs/results/trees.md
 	@{ cat docs/notes/cpu.md; echo; $(VENV)/bin/python benchmarks/cpu.py --show $(CPU); echo; $(RUN) selfdraft report $(LOOKUP) --markdown; } > docs/results/cpu.md
+	@{ cat docs/notes/auto.md; echo; $(VENV)/bin/python benchmarks/never_slower.py $(AUTO); } > docs/results/auto.md
 	@{ cat docs/notes/batches.md; echo; $(VENV)/bin/python benchmarks/batches_page.py $(BATCHES); } > docs/results/batches.md
 	@$(if $(PASSES),{ cat docs/notes/passes.md; echo; $(RUN) selfdraft report $(PASSES) --markdown; } > docs/results/passes.md)
 	$(RUN) selfdraft report $(PAPERS) --markdown --output docs/results/papers.md --png docs/images/papers --notes docs/notes

@@ -129,9 +129,14 @@ def test_sets_are_looked_for_where_no_profile_has_any(monkeypatch: pytest.Monkey
     again = Engine(pico("llama"), profile=None, settings={"auto": {"budget": 1.0}})
     auto = strategy_of(again)
     auto._searched = json.loads(json.dumps(known))
-    again.generate([3, 1, 4], max_new_tokens=60)
+    again.generate([3, 1, 4], max_new_tokens=60, temperature=1.0)
     assert isinstance(auto._inner, Swift)
     assert auto._inner._search.step >= search._search.step, "it goes on"
+    damaged = Engine(pico("llama"), profile=None, settings={"auto": {"budget": 1.0}})
+    auto = strategy_of(damaged)
+    auto._searched = {**known, "losses": "?"}
+    damaged.generate([3, 1, 4], max_new_tokens=60, temperature=1.0)
+    assert isinstance(auto._inner, Swift), "it begins again"
 
 
 def test_no_time_for_a_search_means_none() -> None:
@@ -226,3 +231,14 @@ def test_explain_tells_every_round(method: dict[str, str]) -> None:
     is_auto = "strategy" not in method
     assert (told.expected_tokens_per_second is not None) == is_auto
     assert all((one.expected_tokens is not None) == is_auto for one in told.done)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["profile", "no profile"])
+def test_what_it_may_do_is_recorded_beforehand(known: bool) -> None:
+    engine = new_engine(pico("llama"), strategy="auto", profile=profile() if known else None)
+    engine.prepare(64)
+    before = set(engine.runner.graph_keys)
+    found = engine.generate(REPEATS, max_new_tokens=30)
+    assert found.explain().done
+    assert before
+    assert set(engine.runner.graph_keys) == before

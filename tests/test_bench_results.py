@@ -22,6 +22,7 @@ RUNS = ("bench-h200", "bench-cpu")
 EVERYDAY, TREES = "everyday-h200", "trees-h200"
 SHARES = ("bench-cpu", "bench-h200-share")
 """Runs that say what measuring itself takes."""
+AUTO = ("auto-cpu-greedy", "auto-cpu-sampled")
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 TEXT = " ".join(README.split())
 SHOWN = {
@@ -129,7 +130,8 @@ def test_the_readme_says_what_was_measured() -> None:
 def test_a_speed_in_prose_is_in_a_measured_file() -> None:
     """Of the README, outside of the output of a command."""
     prose = "\n".join(line for line in README.splitlines() if not line.startswith((" ", "|")))
-    totals = [arm.total.shown_speedup for run in (*RUNS, "bench-cpu-lookup") for arm in result(run).arms if arm.total]
+    runs = (*RUNS, "bench-cpu-lookup", *AUTO)
+    totals = [arm.total.shown_speedup for run in runs for arm in result(run).arms if arm.total]
     known = {f"{found.value:.{digits}f}" for found in totals if found for digits in (1, 2)} | {"1.00"}
     for speed in re.findall(r"(\d\.\d+)x", prose):
         assert speed in known, speed
@@ -180,6 +182,29 @@ def test_the_readme_says_what_was_measured_on_x86() -> None:
     assert found is not None
     assert found.speedup is not None
     assert f"looked-up drafts make it {found.speedup.value:.2f}x as fast" in TEXT
+
+
+def test_the_page_of_the_default_is_what_its_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["never_slower.py", *(str(RESULTS / f"{run}.jsonl") for run in AUTO)])
+    benchmark("never_slower").main()
+    introduction = (REPOSITORY / "docs" / "notes" / "auto.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "results" / "auto.md").read_text(encoding="utf-8")
+    assert page == f"{introduction}\n{capsys.readouterr().out}"
+
+
+@pytest.mark.parametrize("run", AUTO)
+def test_the_default_was_not_slower_on_any_kind_of_prompt(run: str) -> None:
+    assert result(run).is_complete
+    assert not result(run).is_different
+    domains = arms(run)["auto"].domains
+    assert len(domains) == 8
+    assert all(found.speedup is not None and found.speedup.value >= 0.98 for found in domains.values())
+    total = arms(run)["auto"].total
+    assert total is not None
+    assert total.speedup is not None
+    assert f"{total.speedup.value:.2f}x" in TEXT
 
 
 def test_the_page_of_batches_is_what_its_command_prints() -> None:

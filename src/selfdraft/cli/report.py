@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..bench import timeline
 from ..bench.charts import can_draw, render, require_matplotlib
 from ..bench.page.charts import CHARTS
 from ..bench.page.html import NO_PICTURES, Charts, page
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     _check(options, files)
     kinds = {_report_of(file) for file in files}
     if len(kinds) > 1:
-        named = "`bench`, of `bench passes` and of `reproduce`"
+        named = "`bench`, of `bench passes`, of `reproduce` and of `generate`"
         raise OptionError(f"results of {named} do not go on one page; give one kind at a time")
     return kinds.pop()(options, files)
 
@@ -36,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
 def _report_of(file: Path) -> Callable[[argparse.Namespace, Sequence[Path]], int]:
     if is_shapes_file(file):
         return _report_passes
+    if timeline.Run.read(file):
+        return _report_runs
     return _report_bench if is_record_file(file) else _report_papers
 
 
@@ -149,6 +152,25 @@ def _report_passes(options: argparse.Namespace, files: Sequence[Path]) -> int:
             raise OptionError(f"--{name} is not for results of `bench passes`, which become text or Markdown")
     runs = [read_shapes(file) for file in files]
     _write(options, (passes_markdown if options.markdown else passes_text)(runs) + "\n")
+    return 0
+
+
+# --------------------------------------------------------------------------------------------------------------- runs
+
+
+def _report_runs(options: argparse.Namespace, files: Sequence[Path]) -> int:
+    """Texts that `generate --json` wrote."""
+    for name in ("html", "notes", "before", "markdown"):
+        if getattr(options, name):
+            raise OptionError(f"--{name} is not for texts of `generate --json`, which become text or pictures (--png)")
+    runs = [run for file in files if (run := timeline.Run.read(file))]
+    if options.output or not options.png:
+        _write(options, "\n\n".join(map(timeline.as_text, runs)) + "\n")
+    if options.png:
+        Path(options.png).mkdir(parents=True, exist_ok=True)
+        for prefix, run in zip(_prefixes(files), runs, strict=True):
+            write_file(str(Path(options.png) / f"{prefix}timeline.png"), render(timeline.chart(run), timeline.SIZE))
+        print(f"wrote pictures to {options.png}")
     return 0
 
 

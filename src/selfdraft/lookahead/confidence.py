@@ -24,6 +24,6 @@ class Confidence(PlainLookahead):
 
     def wants_more(self, stats: DraftStats) -> torch.Tensor:
         is_sure: torch.Tensor = stats.confidence >= self.options.threshold
-        if self.options.copies:
+        if self.options.copies and stats.scores is None:
             is_sure = is_sure | (stats.match_length > 0)
         return is_sure & (stats.depth < self.max_tokens)

@@ -32,8 +32,9 @@ from ..types import OFF, Plan, StepRecord
 from .base import PlainStrategy
 from .choosing.company import Choice, Company, Kind, Tally
 from .choosing.copies import MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
-from .choosing.costs import GUESS, RECORDED_GUESS, Costs
+from .choosing.costs import GUESS, KNOTS, RECORDED_GUESS, Costs
 from .choosing.told import Told
+from .prune import USUAL_LENGTH
 from .swift import Swift
 
 COPY = "lookup"
@@ -42,6 +43,8 @@ INNER = ("knn", "prune")
 """Strategies whose sets the skipped self drafts with: the first one that the profile knows."""
 _PLAIN_ROUNDS = 16
 """That are timed before sets are looked for."""
+_LEAST = 0.5
+"""Of a plain round: whatever a profile says, a pass of more columns takes as long."""
 _INTERVAL = 8
 """Rounds between two looks at whether a search is due."""
 MAX_ROWS = 8
@@ -98,6 +101,7 @@ class Auto(PlainStrategy):
         self._may_copy = options.drafter in ("", COPY)
         self._may_skip = options.drafter in ("", "self")
         self._inner = self._find_inner(knowledge) if self._may_skip else None
+        self._guess = _guess(knowledge, is_known=self._inner is not None)
         self._searched: dict[str, Any] = {}  # by an earlier process
         self._shares = knowledge.shares() if self._may_search else (0.0, 0.0)
         self._num_layers = knowledge.num_layers
@@ -145,7 +149,12 @@ class Auto(PlainStrategy):
             {"budget": 0.008} if self._is_recording else {"budget": 0.002, "window": 32, "candidates": 2}
         )
         told = {} if self._options.budget is None else {"budget": self._options.budget}
-        self._inner = Swift(Swift.Options(**{**usual, **told}), known)
+        options = Swift.Options(**{**usual, **told})
+        try:
+            self._inner = Swift(options, known)
+        except ProfileError:  # what was kept of a search is damaged
+            self._searched = {}
+            self._inner = Swift(options, known)
         for sequence_id in self._texts:
             self._inner.begin(sequence_id, {})
 
@@ -256,8 +265,7 @@ class Auto(PlainStrategy):
         """Of about that many rows: as `passes.serves` tells them apart."""
         size = (num_rows - 1).bit_length()
         if size not in self._companies:
-            guess = RECORDED_GUESS if self._is_recording else GUESS
-            self._companies[size] = Company(guess, self._options.clock)
+            self._companies[size] = Company(self._guess, self._options.clock)
         return self._companies[size]
 
     def _end_round(self) -> None:
@@ -272,9 +280,10 @@ class Auto(PlainStrategy):
         seconds = first.draft_seconds + first.verify_seconds
         width = 1 + max(len(step.draft.tokens) for step in steps)
         tokens = sum(len(step.verdict.tokens) for step in steps) / len(steps)
-        company, choice = self._company(len(steps)), _done(texts[0].choice, steps)
-        if not company.costs.num_rounds:  # nothing was timed, so no seconds were expected
-            choice = choice._replace(seconds=seconds)
+        company = self._company(len(steps))
+        is_timed = company.costs.num_rounds > 0  # else no seconds were expected
+        choice = _done(texts[0].choice, steps, company.costs.seconds(1))
+        choice = choice if is_timed else choice._replace(seconds=seconds)
         for text, step in zip(texts, steps, strict=False):
             text.told.add(choice, len(step.verdict.tokens), seconds)
         self._has_learned = True
@@ -306,15 +315,23 @@ class Auto(PlainStrategy):
             warnings.warn(f"`auto` starts again, for what was kept cannot be read ({error})", stacklevel=2)
 
 
+def _guess(knowledge: Knowledge, *, is_known: bool) -> Sequence[float]:
+    """Seconds by columns, in plain rounds: as the profile has them, where it is known to."""
+    if not is_known:
+        return RECORDED_GUESS if knowledge.is_recording else GUESS
+    costs = knowledge.latency().at(USUAL_LENGTH)
+    return [max(costs.verify(width) / costs.plain if width > 1 and costs.plain else 1.0, _LEAST) for width in KNOTS]
+
+
 def _clock(step: StepRecord) -> tuple[float, ...]:
     """Rows of a round share it."""
     return step.draft_seconds, step.verify_seconds, step.optimise_seconds
 
 
-def _done(choice: Choice, steps: Sequence[StepRecord]) -> Choice:
-    """What became of it: nothing may have been drafted, as where a pass was under way already."""
+def _done(choice: Choice, steps: Sequence[StepRecord], plain: float) -> Choice:
+    """What became of it: nothing may have been drafted, as where a pass was under way already. `plain`: seconds."""
     drafting = [step for step in steps if step.draft.tokens]
     if not drafting:
-        return Choice("off", 0, 1.0, choice.seconds if choice.kind == "off" else 0.0)
+        return choice if choice.kind == "off" else Choice("off", 0, 1.0, plain)
     kind: Kind = "copy" if all(step.plan.drafter == COPY for step in drafting) else "skip"
     return choice if choice.kind == kind else Choice(kind, 0, choice.tokens, choice.seconds)

@@ -204,6 +204,7 @@ chart that has nothing to show is left out, and the page says why.
 
 examples:
   selfdraft report result.jsonl                         on the terminal
+  selfdraft report text.json --png pictures             of generate --json
   selfdraft report cpu.jsonl gpu.jsonl --html page.html --png charts
   selfdraft report papers/*.jsonl --markdown --output papers.md --notes notes
 """
