@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,19 +65,18 @@ def as_text(run: Run) -> str:
 
 
 def chart(run: Run) -> Drawing:
-    """Over the tokens of the text: the speed of the last rounds, and what each drafted and kept."""
-    ends = list(itertools.accumulate(one.num_tokens for one in run.rounds))
+    """Round by round: the speed of the last ones, and what each checked and emitted."""
     title = f"{run.document['strategy']}, {run.document['explanation']['tokens_per_second']:.1f} tokens/s"
-    speeds = Series(f"the last {_WINDOW} rounds", list(zip(ends, _speeds(run.rounds), strict=True)), is_marked=False)
+    placed = list(enumerate(run.rounds, start=1))
+    speeds = Series(f"the last {_WINDOW} rounds", list(enumerate(_speeds(run.rounds), start=1)), is_marked=False)
     upper = Lines([speeds], "", "tokens/s", baseline=run.plain_speed, y_limits=(0, None), title=title)
-    placed = list(zip(ends, run.rounds, strict=True))
-    kept = [
-        Series(name, [(end, one.num_tokens) for end, one in placed if one.kind == kind], "dots", color=color)
-        for color, (kind, name) in enumerate(NAMES.items(), start=1)
+    emitted = [
+        Series(f"emitted, {name}", [(x, one.num_tokens) for x, one in placed if one.kind == kind], "bars", color=color)
+        for color, (kind, name) in zip((4, 2, 3), NAMES.items(), strict=True)
         if any(one.kind == kind for one in run.rounds)
     ]
-    checked = Series("checked", [(end, one.num_drafted + 1) for end, one in placed], "steps", color=0, is_marked=False)
-    lower = Lines([checked, *kept], "tokens of the text", "tokens of a round", y_limits=(0, None))
+    checked = Series("checked", [(x, one.num_drafted + 1) for x, one in placed], "dots", color=0)
+    lower = Lines([checked, *emitted], "round", "tokens", y_limits=(0, None))
     return Panels([upper, lower], columns=1, share_x=True)
 
 
