@@ -13,7 +13,7 @@ import pytest
 from cases import MODES
 from learned import profile
 from pico import pico
-from selfdraft import Engine, Generation
+from selfdraft import Engine, Generation, OptionError
 from selfdraft.engine.worth import Worth
 from selfdraft.profiles import learned
 from selfdraft.profiles.key import ProfileKey
@@ -103,13 +103,17 @@ def test_texts_that_share_a_pass_share_a_decision(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_a_clock_a_command_decides_the_same_each_time() -> None:
-    def drafts() -> list[tuple[int, ...]]:
-        engine = Engine(pico("llama"), profile=profile(), settings={"auto": {"clock": False}})
-        return [step.draft.tokens for prompt in PROMPTS for step in engine.generate(prompt, max_new_tokens=60).steps]
+    def drafts() -> list[list[tuple[int, ...]]]:
+        engine = Engine(pico("llama"), profile=None, settings={"auto": {"clock": False}})
+        found = [engine.generate([prompt[0], *REPEATS], max_new_tokens=60) for prompt in PROMPTS]
+        company = strategy_of(engine)._company(1)
+        assert 0.9 < company.rate * company.costs.seconds(1) < 12, "in plain rounds, whatever the machine took"
+        assert strategy_of(engine).state() == {}, "what is not kept cannot change the next time"
+        return [[step.draft.tokens for step in one.steps] for one in found]
 
     first = drafts()
     assert first == drafts()
-    assert any(first)
+    assert all(any(one) for one in first), "it copies in every text"
 
 
 # ------------------------------------------------------------------------------------------------ sets found on the way
@@ -184,16 +188,89 @@ def test_save_writes_at_once(keeps: Path) -> None:
     assert engine.save().is_file()
 
 
-@pytest.mark.parametrize("content", ["{", '{"selfdraft_learned": 1, "strategies": {"auto": {"copies": {}}}}', "[]"])
-def test_what_cannot_be_read_is_learned_again(content: str, keeps: Path) -> None:
+@pytest.mark.parametrize("content", ["{", "[]", "[" * 200_000, '{"selfdraft_learned": 1, "strategies": null}', "\x00"])
+def test_what_is_no_document_is_as_if_it_were_not_there(content: str, keeps: Path) -> None:
     keeps.mkdir(parents=True)
     learned.path_of(ProfileKey.of(pico("llama"))).write_text(content)
-    if "auto" in content:
-        with pytest.warns(UserWarning, match="`auto` starts again, for what was kept cannot be read"):
-            engine = Engine(pico("llama"))
-    else:
-        engine = Engine(pico("llama"))
-    assert engine.generate(REPEATS, max_new_tokens=9).finish_reason == "length"
+    assert Engine(pico("llama")).generate(REPEATS, max_new_tokens=9).finish_reason == "length"
+
+
+DAMAGE: dict[str, Any] = {
+    "copies": {},
+    "search": 5,
+    "rounds": -1,
+    "companies": [],
+    "companies.0": {},
+    "companies.1000000000000": {},
+    "companies.0.costs.scale": 1e9,
+    "companies.0.costs.scale ": float("nan"),
+    "companies.0.costs.logs": [1e5] * 11,
+    "companies.0.costs.counts": [-1] * 11,
+    "companies.0.skipping.retry": float("inf"),
+    "companies.0.skipping.rounds": -5,
+    "copies.kept": [[10**400] * 4] * 8,
+}
+
+
+@pytest.mark.parametrize("place", DAMAGE)
+def test_what_cannot_be_read_is_learned_again(place: str, keeps: Path) -> None:
+    engine = Engine(pico("llama"))
+    engine.generate(REPEATS, max_new_tokens=NUM_TOKENS)
+    file = engine.save()
+    document = json.loads(file.read_text())
+    within, names = document["strategies"]["auto"], place.strip().split(".")
+    for name in names[:-1]:
+        within = within[name]
+    within[names[-1]] = DAMAGE[place]
+    file.write_text(json.dumps(document))
+    with pytest.warns(UserWarning, match="`auto` starts again, for what was kept cannot be read"):
+        again = Engine(pico("llama"))
+    assert again.generate(REPEATS, max_new_tokens=9).explain().lines
+
+
+def test_who_names_an_axis_later_loses_nothing(keeps: Path) -> None:
+    engine = Engine(pico("llama"))
+    engine.generate(REPEATS, max_new_tokens=NUM_TOKENS)
+    engine.generate(REPEATS, max_new_tokens=4, drafter="lookup")
+    rounds = strategy_of(engine).state()["rounds"]
+    other = Engine(pico("llama"), settings={"auto": {"saved": False}})
+    other.generate(REPEATS, max_new_tokens=4)
+    less = Engine(pico("llama"))
+    less.generate(REPEATS, max_new_tokens=4)
+    del engine, other, less
+    gc.collect()
+    (file,) = keeps.iterdir()
+    assert json.loads(file.read_text())["strategies"]["auto"]["rounds"] >= rounds
+
+
+def test_what_there_is_to_save(keeps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(pico("llama"))
+    with pytest.raises(OptionError, match="'auto' has learned nothing yet, so there is nothing to save"):
+        engine.save()
+    engine.generate(REPEATS, max_new_tokens=9)
+    with pytest.raises(OptionError, match="nothing is kept with a profile of your own, with profile=None"):
+        Engine(pico("llama"), profile=None).save()
+    engine.save()
+    engine.forget()
+    assert not strategy_of(engine)._company(1).costs.is_known, "what was kept is not read again"
+    monkeypatch.setenv(learned.SWITCH, "off")
+    with pytest.raises(OptionError, match="SELFDRAFT_LEARNED=off"):
+        Engine(pico("llama")).save()
+
+
+def test_the_skipped_self_without_a_profile_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfdraft.engine.knowledge.measure", None)
+    engine = Engine(pico("llama"), profile=None, drafter="self")
+    assert engine.generate(REPEATS, max_new_tokens=NUM_TOKENS).explain().done
+    with pytest.raises(OptionError, match="unknown drafter 'bogus'"):
+        Engine(pico("llama"), settings={"auto": {"drafter": "bogus"}})
+
+
+def test_texts_that_share_rounds_are_explained_one_by_one() -> None:
+    engine = Engine(pico("llama"), profile=profile(), economics=False, settings={"auto": {"always": True}})
+    for one in engine.generate(list(PROMPTS[:3]), max_new_tokens=60):
+        told = one.explain()
+        assert all(done.expected_tokens is not None and done.expected_tokens >= done.num_rounds for done in told.done)
 
 
 def test_a_folder_that_cannot_be_written_stops_nobody(keeps: Path) -> None:

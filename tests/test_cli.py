@@ -156,7 +156,8 @@ class TestGenerate:
         assert all(text in output for text in texts)
         assert "3 texts, 18 tokens" in told
         assert "-n must be at least 1" in generate("-n", "0", *options, status=2).error
-        assert "leave it or -n out" in generate("-n", "2", "--compare", *options, status=2).error
+        for single in ("--compare", "--explain"):
+            assert "leave it or -n out" in generate("-n", "2", single, *options, status=2).error
 
     def test_logprobs_are_for_json(self, generate: Generate) -> None:
         document = generate("--json", "--logprobs", "2", "--max-new-tokens", "3", "abc").document

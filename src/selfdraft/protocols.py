@@ -261,7 +261,7 @@ class Strategy(Protocol):
     paper_pairs_with: ClassVar[Mapping[str, Any]]  # instead, where its option `paper` is set; empty: the same
     can_fit: ClassVar[bool]
     learns_online: ClassVar[bool]
-    is_kept: ClassVar[bool]  # whether `state()`, plain values, is kept beside the profile when the process ends
+    is_kept: bool  # whether `state()`, plain values, is kept beside the profile when the process ends
     practice: ClassVar[Mapping[str, Any]]  # options under which all of the time may go into learning
     max_rows: ClassVar[float]  # more texts than these are decoded plainly, and it is not asked
     known_plans: Sequence[Plan]  # that it will use, so that they can be recorded beforehand

@@ -20,6 +20,8 @@ def check_several(options: argparse.Namespace) -> bool:
     check_value("-n", options.n, int, minimum=1)
     if options.n > 1 and options.compare:
         raise OptionError("--compare compares a single text with another one; leave it or -n out")
+    if options.n > 1 and options.explain:
+        raise OptionError("--explain explains a single text; leave it or -n out (--json has every text)")
     return bool(options.n > 1)
 
 

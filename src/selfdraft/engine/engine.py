@@ -107,7 +107,7 @@ class Engine:
         self._beginnings = Beginnings(self._runner, door.read_prefix_cache(prefix_cache))
         self._method({})
         if self.knowledge.keeps:
-            finalize(self, learned.keep_all, self._parts.kept, learned.WeakKey(model, name))
+            finalize(self, learned.keep_all, self._parts.kept, self.knowledge.key)
 
     def __repr__(self) -> str:
         config, names = self.model.config, self.names()

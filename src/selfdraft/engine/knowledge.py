@@ -38,6 +38,7 @@ class EngineKnowledge:
         self._profile = profile
         self.keeps = isinstance(profile, str) and learned.is_on()
         """Whether what is learned on the way is kept for the next process, and read."""
+        self.has_forgotten = False
 
     @property
     def for_methods(self) -> Knowledge:
@@ -100,4 +101,4 @@ class EngineKnowledge:
 
     def learned(self, name: str) -> Mapping[str, Any]:
         """What a strategy kept at the end of an earlier process."""
-        return learned.read(self.key).get(name, {}) if self.keeps and learned.folder().is_dir() else {}
+        return learned.read(self.key).get(name, {}) if self.keeps and not self.has_forgotten else {}

@@ -47,6 +47,7 @@ class BuiltParts:
     def forget(self) -> None:
         """A lookahead stays the same object, for what was recorded with it is found by it."""
         self.kept.clear()
+        self.knowledge.has_forgotten = True
         self.built = {key: part for key, part in self.built.items() if key[0] != "strategy"}
         for key, part in self.built.items():
             if key[0] in ("lookahead", "drafter"):
@@ -93,15 +94,14 @@ class BuiltParts:
         if key not in self.built:
             self.built[key] = find(axis, name)(options, *arguments)
             if axis == "strategy" and self.built[key].is_kept:
-                self.kept[name] = self.built[key]
+                self.kept.setdefault(name, self.built[key])
         return self.built[key]
 
     def save(self, name: str, strategy: Strategy) -> Path:
         """What it has learned, and where that is."""
         key = self.knowledge.key
         if strategy.is_kept:
-            learned.keep_all({name: strategy}, lambda: key)
-            return learned.path_of(key)
+            return learned.save(key, name, strategy.state()) if self.knowledge.keeps else learned.refuse()
         if not strategy.learns_online:
             raise OptionError(
                 f"the strategy {name!r} learns nothing while it generates, so there is nothing to save; leave it out"

@@ -1,7 +1,7 @@
 """What strategies learn while they generate, kept for the next process: counts, seconds and sets, no text.
 
-It stands beside the profile, which is what calibration makes. To lose it costs a few rounds, so what cannot be read or
-written is told to the log and nobody else.
+It stands beside the profile, which is what calibration makes. To lose it costs a few rounds, so what cannot be read, or
+written when the process ends, is told to the log and nobody else.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import OptionError, ProfileError
 from ..files import replace_file
 from ..models.load.catalogue import cache_home
 from .key import ProfileKey
@@ -44,38 +44,43 @@ def read(key: ProfileKey) -> dict[str, Any]:
             return dict(document["strategies"])
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         _LOGGER.info("what was learned is not used, for %s cannot be read: %s", path_of(key), error)
     return {}
 
 
-def keep(key: ProfileKey, name: str, state: Mapping[str, Any]) -> Path | None:
-    """In place of what was kept of this strategy; None: it could not be written."""
-    path = path_of(key)
-    document = {"selfdraft_learned": _FORMAT, "model": key.name, "strategies": {**read(key), name: state}}
+def keep(key: ProfileKey, name: str, state: Mapping[str, Any]) -> None:
+    """In place of what was kept of this strategy, unless that knows more rounds."""
+    known = read(key)
+    if isinstance(earlier := known.get(name), dict) and earlier.get("rounds", 0) > state["rounds"]:
+        return
+    document = {"selfdraft_learned": _FORMAT, "model": key.name, "strategies": {**known, name: state}}
+    path_of(key).parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path_of(key), json.dumps(document).encode())
+
+
+def keep_all(strategies: Mapping[str, Any], key: ProfileKey) -> None:
+    """The states of those that have learned something, at the end: nothing that goes wrong may stop that."""
+    for name, strategy in strategies.items():
+        try:
+            if state := strategy.state():
+                keep(key, name, state)
+        except Exception as error:
+            _LOGGER.info("what %s learned is not kept: %s", name, error)
+
+
+def save(key: ProfileKey, name: str, state: Mapping[str, Any]) -> Path:
+    """The same when somebody asks for it, and where that is."""
+    if not state:
+        raise OptionError(f"the strategy {name!r} has learned nothing yet, so there is nothing to save; generate first")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(document).encode())
+        keep(key, name, state)
     except OSError as error:
-        _LOGGER.info("what was learned is not kept: %s", error)
-        return None
-    return path
+        raise ProfileError(
+            f"could not write {path_of(key)}: {error}. Free some space or set SELFDRAFT_HOME to another folder"
+        ) from error
+    return path_of(key)
 
 
-def keep_all(strategies: Mapping[str, Any], key: Callable[[], ProfileKey | None]) -> None:
-    """The states of those that have learned something; none where the model is gone."""
-    states = {name: state for name, strategy in strategies.items() if (state := strategy.state())}
-    if states and (found := key()):
-        for name, state in states.items():
-            keep(found, name, state)
-
-
-class WeakKey:
-    """The key of a model that it does not keep alive."""
-
-    def __init__(self, model: Any, name: str | None) -> None:
-        self._model, self._name = weakref.ref(model), name
-
-    def __call__(self) -> ProfileKey | None:
-        model = self._model()
-        return None if model is None else ProfileKey.of(model, self._name)
+def refuse() -> Path:
+    raise OptionError(f"nothing is kept with a profile of your own, with profile=None or with {SWITCH}=off")

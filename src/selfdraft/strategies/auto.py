@@ -33,6 +33,7 @@ from .base import PlainStrategy
 from .choosing.company import Choice, Company, Kind, Tally
 from .choosing.copies import MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
 from .choosing.costs import GUESS, KNOTS, RECORDED_GUESS, Costs
+from .choosing.numbers import bounded, one_of
 from .choosing.told import Told
 from .prune import USUAL_LENGTH
 from .swift import Swift
@@ -63,6 +64,7 @@ class Text:
     told: Told = field(default_factory=Told)
     inner: Plan = OFF
     num_asked: int = 0
+    num_rows: int = 1  # of its last round
 
 
 class Auto(PlainStrategy):
@@ -85,7 +87,13 @@ class Auto(PlainStrategy):
 
         CHOOSES: ClassVar[tuple[str, ...]] = ("drafter", "tree", "lookahead")
 
-    is_kept, max_rows = True, MAX_ROWS
+        def __post_init__(self) -> None:
+            for axis in ("drafter", "tree"):  # a lookahead may be an object of the caller's
+                if name := getattr(self, axis):
+                    find(axis, name)
+
+    is_kept = True
+    max_rows = MAX_ROWS
     pairs_with: ClassVar[Mapping[str, Any]] = {
         "lookahead": "confidence",
         "tree": "siblings",
@@ -98,10 +106,12 @@ class Auto(PlainStrategy):
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
         self._options, self._is_recording = options, knowledge.is_recording
+        is_open = not (options.drafter or options.tree or options.lookahead)  # else rounds are others
+        self.is_kept = is_open and options.saved and options.clock and not options.always
         self._may_copy = options.drafter in ("", COPY)
         self._may_skip = options.drafter in ("", "self")
+        self._guess: Sequence[float] = RECORDED_GUESS if self._is_recording else GUESS
         self._inner = self._find_inner(knowledge) if self._may_skip else None
-        self._guess = _guess(knowledge, is_known=self._inner is not None)
         self._searched: dict[str, Any] = {}  # by an earlier process
         self._shares = knowledge.shares() if self._may_search else (0.0, 0.0)
         self._num_layers = knowledge.num_layers
@@ -110,7 +120,7 @@ class Auto(PlainStrategy):
         self._texts: dict[int, Text] = {}
         self._round: list[StepRecord] = []
         self._shared: Choice | None = None  # of this round
-        self._num_rows, self._has_learned = 1, False  # of the last one; since this process began
+        self._num_rounds, self._num_restored = 0, 0  # that it has learned from, those of earlier processes included
         self._copy_tree = options.tree or ("siblings" if knowledge.is_recording else "chain")
         copies = (Plan(drafter=COPY, tree=self._copy_tree),) if self._may_copy else ()
         inner = self._inner.known_plans if self._inner else ()
@@ -128,8 +138,10 @@ class Auto(PlainStrategy):
             try:
                 if name not in INNER or knowledge.known(name):
                     kind = find("strategy", name)
-                    options = {"always": self._options.always} if name in INNER else {}
-                    found: Strategy = kind(kind.Options(**options), knowledge)
+                    if name not in INNER:
+                        return kind(kind.Options(), knowledge)  # type: ignore[no-any-return]
+                    found: Strategy = kind(kind.Options(always=self._options.always), knowledge)
+                    self._guess = _known_costs(knowledge)
                     return found
             except (ProfileError, OptionError) as error:
                 warnings.warn(f"drafting does without sets of {name!r}, for {error}", stacklevel=2)
@@ -188,7 +200,8 @@ class Auto(PlainStrategy):
         ):
             self._end_round()
         self._round.append(step)
-        if self._inner:
+        is_copy = step.plan.drafter == COPY and bool(step.draft.tokens)
+        if self._inner and not (is_copy and isinstance(self._inner, Swift)):  # it would take it for a draft of its own
             self._inner.observe(sequence_id, step)
 
     def rehearse(self, context: PlanContext) -> None:
@@ -198,8 +211,10 @@ class Auto(PlainStrategy):
     def report(self, sequence_id: int) -> Mapping[str, Any]:
         self._end_round()
         inner = {} if self._inner is None or isinstance(self._inner, Swift) else self._inner.report(sequence_id)
-        company, told = self._company(self._num_rows), self._texts[sequence_id].told.to_json()
+        text = self._texts[sequence_id]
+        company = self._company(text.num_rows)
         plain = company.costs.seconds(1) if company.costs.is_known else None
+        told = text.told.to_json()
         return {**inner, "rounds": told, "plain_seconds": plain, "reasons": self._reasons(company)}
 
     def _reasons(self, company: Company) -> list[str]:
@@ -276,17 +291,17 @@ class Auto(PlainStrategy):
         texts = [self._texts[step.sequence_id] for step in steps if step.sequence_id in self._texts]
         if not texts:
             return
-        first, self._num_rows = steps[0], len(steps)
+        first = steps[0]
         seconds = first.draft_seconds + first.verify_seconds
         width = 1 + max(len(step.draft.tokens) for step in steps)
         tokens = sum(len(step.verdict.tokens) for step in steps) / len(steps)
         company = self._company(len(steps))
-        is_timed = company.costs.num_rounds > 0  # else no seconds were expected
         choice = _done(texts[0].choice, steps, company.costs.seconds(1))
-        choice = choice if is_timed else choice._replace(seconds=seconds)
-        for text, step in zip(texts, steps, strict=False):
-            text.told.add(choice, len(step.verdict.tokens), seconds)
-        self._has_learned = True
+        expected = choice if company.costs.num_rounds else choice._replace(seconds=seconds)  # else of no clock
+        for text, step in zip(texts, steps, strict=True):
+            text.told.add(_own(expected, step), len(step.verdict.tokens), seconds)
+            text.num_rows = len(steps)
+        self._num_rounds += 1
         if not first.record_seconds:
             alone = texts[0].skipped if len(steps) == 1 else None
             company.observe(choice, width, tokens, seconds, alone)
@@ -294,13 +309,14 @@ class Auto(PlainStrategy):
     # ------------------------------------------------------------------------------------------------ its state
 
     def state(self) -> dict[str, Any]:
-        """Of all axes: where the caller has named one, rounds are others."""
-        if self._options.drafter or self._options.tree or self._options.lookahead or not self._has_learned:
+        """Nothing where nothing new was learned."""
+        if self._num_rounds == self._num_restored or not self.is_kept:
             return {}
         companies = {str(size): company.state() for size, company in self._companies.items()}
         if isinstance(self._inner, Swift):
             self._searched = {**self._inner.state(), "steps": [], "texts": []}
-        return {"copies": self._copies.state(), "companies": companies, "search": self._searched}
+        learned = {"copies": self._copies.state(), "companies": companies, "search": self._searched}
+        return {"rounds": self._num_rounds, **learned}
 
     def _restore(self, knowledge: Knowledge) -> None:
         """What cannot be read is told, and learned again."""
@@ -309,16 +325,15 @@ class Auto(PlainStrategy):
                 self._copies.restore(saved["copies"])
                 self._searched = dict(saved["search"])
                 for size, state in saved["companies"].items():
-                    self._company(1 << int(size)).restore(state)
-        except (LookupError, TypeError, ValueError, AttributeError, ProfileError) as error:
+                    self._company(1 << int(one_of(size, range(MAX_ROWS.bit_length())))).restore(state)
+                self._num_rounds = self._num_restored = int(bounded(saved["rounds"]))
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             self._copies, self._companies, self._searched = Copies(), {}, {}
             warnings.warn(f"`auto` starts again, for what was kept cannot be read ({error})", stacklevel=2)
 
 
-def _guess(knowledge: Knowledge, *, is_known: bool) -> Sequence[float]:
-    """Seconds by columns, in plain rounds: as the profile has them, where it is known to."""
-    if not is_known:
-        return RECORDED_GUESS if knowledge.is_recording else GUESS
+def _known_costs(knowledge: Knowledge) -> Sequence[float]:
+    """Seconds by columns, in plain rounds, as the profile has them."""
     costs = knowledge.latency().at(USUAL_LENGTH)
     return [max(costs.verify(width) / costs.plain if width > 1 and costs.plain else 1.0, _LEAST) for width in KNOTS]
 
@@ -326,6 +341,11 @@ def _guess(knowledge: Knowledge, *, is_known: bool) -> Sequence[float]:
 def _clock(step: StepRecord) -> tuple[float, ...]:
     """Rows of a round share it."""
     return step.draft_seconds, step.verify_seconds, step.optimise_seconds
+
+
+def _own(choice: Choice, step: StepRecord) -> Choice:
+    """Of a row, which may have had nothing to draft."""
+    return choice if step.draft.tokens or choice.kind == "off" else Choice("off", 0, 1.0, choice.seconds)
 
 
 def _done(choice: Choice, steps: Sequence[StepRecord], plain: float) -> Choice:

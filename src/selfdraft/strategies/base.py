@@ -22,7 +22,7 @@ class PlainStrategy:
     paper_pairs_with: ClassVar[Mapping[str, Any]] = {}
     can_fit: ClassVar[bool] = False
     learns_online: ClassVar[bool] = False
-    is_kept: ClassVar[bool] = False
+    is_kept: bool = False
     max_rows: ClassVar[float] = math.inf
     practice: ClassVar[Mapping[str, Any]] = {}
     needs: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from .costs import Costs
+from .numbers import bounded
 
 Kind = Literal["off", "copy", "skip"]
 TRIAL, GLANCE, HOPELESS = 8, 3, 1.3
@@ -94,8 +95,9 @@ class Arm:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Arm:
-        rounds, tokens, seconds, since = (float(state[name]) for name in ("rounds", "tokens", "seconds", "num_since"))
-        return cls(Tally(_ARM_MEMORY, rounds, tokens, seconds), since, int(state["retry"]), bool(state["is_hopeless"]))
+        rounds, tokens, seconds, since = (bounded(state[name]) for name in ("rounds", "tokens", "seconds", "num_since"))
+        retry = int(bounded(state["retry"], RETRY, MAX_RETRY))
+        return cls(Tally(_ARM_MEMORY, rounds, tokens, seconds), since, retry, bool(state["is_hopeless"]))
 
 
 class Company:

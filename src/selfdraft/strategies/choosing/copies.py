@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...drafters.lookup import MAX_PLACES, Match, match_length
+from .numbers import bounded
 
 MAX_LENGTH, MIN_LENGTH, MAX_TOKENS = 8, 1, 12
 """Of a match, and tokens that it proposes: as the drafter `lookup` is set here."""
@@ -59,7 +60,7 @@ class Copies:
         return {"kept": self._kept, "seen": self._seen}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        kept, seen = ([[float(one) for one in row] for row in state[name]] for name in ("kept", "seen"))
+        kept, seen = ([[bounded(one) for one in row] for row in state[name]] for name in ("kept", "seen"))
         if not all(len(rows) == len(FIRST) and {len(row) for row in rows} == {_NUM_DEPTHS} for rows in (kept, seen)):
             raise ValueError("its counts of copied tokens do not fit")
         if not all(

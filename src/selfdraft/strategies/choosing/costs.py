@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...economics import LatencyFit, Line
+from .numbers import bounded
 
 KNOTS = (1, 2, 4, 5, 8, 9, 16, 17, 32, 33, 64)
 """Columns of a pass between which seconds are interpolated: products take columns by powers of two, so there are steps
@@ -18,6 +19,8 @@ RECORDED_GUESS = (1.0, 1.15, 1.2, 1.2, 1.25, 1.25, 1.3, 1.35, 1.4, 1.5, 1.6)
 """Rounds of that many columns, in plain ones, until some have run: low, so that they are tried."""
 _USUAL_GAIN, _USUAL_SCALE_GAIN = 0.1, 0.05
 """What one more round counts at least, for its columns and for the machine as a whole."""
+_MOST_LOG = 30.0
+"""Of seconds that are believed."""
 _DOUBT = 0.002
 """What a round takes from the difference between what is known and a lower guess."""
 _FIRST_LIMIT, _LIMIT, _NUM_FIRST = math.log(4), math.log(1.5), 4
@@ -109,8 +112,9 @@ class Costs:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Seconds of an earlier process are soon corrected; how fast the machine is now, the first round tells."""
-        logs, counts = ([float(one) for one in state[name]] for name in ("logs", "counts"))
-        if not len(logs) == len(counts) == len(KNOTS) or not all(map(math.isfinite, logs)):
+        logs = [bounded(one, -_MOST_LOG, _MOST_LOG) for one in state["logs"]]
+        counts = [bounded(one) for one in state["counts"]]
+        if not len(logs) == len(counts) == len(KNOTS):
             raise ValueError("its costs do not fit its widths")
         self._logs, self._counts = logs, [min(one, _NUM_FIRST) for one in counts]
-        self._scale, self.num_rounds = float(state["scale"]), 0
+        self._scale, self.num_rounds = bounded(state["scale"], -_MOST_LOG, _MOST_LOG), 0
