@@ -50,8 +50,8 @@ _INTERVAL = 8
 """Rounds between two looks at whether a search is due."""
 MAX_ROWS = 8
 """Texts that share a pass: for more of them each checked token takes its time."""
-_GAIN_MEMORY = 0.95
-"""What a row leaves of what copies promise texts that share their rounds."""
+_GAIN_MEMORY = 0.9
+"""What a round leaves of what copies promised a text before, where it shares its rounds."""
 
 
 @dataclass
@@ -65,6 +65,12 @@ class Text:
     inner: Plan = OFF
     num_asked: int = 0
     num_rows: int = 1  # of its last round
+    gains: list[float] = field(default_factory=lambda: [0.0] * MAX_TOKENS)  # what copies promised of late, by length
+
+    def promise(self, chances: Sequence[float]) -> None:
+        padded = [*chances, *[0.0] * MAX_TOKENS]
+        pairs = zip(self.gains, padded, strict=False)
+        self.gains = [_GAIN_MEMORY * old + (1 - _GAIN_MEMORY) * new for old, new in pairs]
 
 
 class Auto(PlainStrategy):
@@ -116,7 +122,7 @@ class Auto(PlainStrategy):
         self._shares = knowledge.shares() if self._may_search else (0.0, 0.0)
         self._num_layers = knowledge.num_layers
         self._copies, self._companies = Copies(), dict[int, Company]()
-        self._gains = [0.0] * options.max_tokens  # that copies promise a row of those that share rounds
+        self._gains: Sequence[float] = ()  # that copies promise the one that gains least of those that share rounds
         self._texts: dict[int, Text] = {}
         self._round: list[StepRecord] = []
         self._shared: Choice | None = None  # of this round
@@ -185,10 +191,12 @@ class Auto(PlainStrategy):
         text, company = self._texts[sequence_id], self._company(context.num_rows)
         chances = self._chances(text, context)
         inner = self._inner_plan(sequence_id, context)
+        may = {"can_skip": inner is not OFF, "always": self._options.always}
         if context.num_rows > 1:
-            text.choice = self._choose_for_all(company, chances, inner is not OFF)
+            text.promise(chances)
+            self._shared = self._shared or company.choose(self._gains, **may)
+            text.choice = self._shared
         else:
-            may = {"can_skip": inner is not OFF, "always": self._options.always}
             text.choice = company.choose(chances, text.skipped, **may)
         if text.choice.kind == "skip":
             return inner
@@ -266,21 +274,15 @@ class Auto(PlainStrategy):
         """A named lookahead says how far."""
         return Plan(drafter=COPY, tree=self._copy_tree, max_draft_tokens=None if self._options.lookahead else count)
 
-    def _choose_for_all(self, company: Company, chances: Sequence[float], can_skip: bool) -> Choice:
-        """Once a round, by what copies promised the rows of late."""
-        if self._shared is None:
-            self._shared = company.choose(self._gains, can_skip=can_skip, always=self._options.always)
-        padded = [*chances, *[0.0] * (len(self._gains) - len(chances))]
-        self._gains = [
-            _GAIN_MEMORY * old + (1 - _GAIN_MEMORY) * new for old, new in zip(self._gains, padded, strict=True)
-        ]
-        return self._shared
-
     def _company(self, num_rows: int) -> Company:
         """Of about that many rows: as `passes.serves` tells them apart."""
         size = (num_rows - 1).bit_length()
         if size not in self._companies:
-            self._companies[size] = Company(self._guess, self._options.clock)
+            guess, rows = self._guess, 1 << size
+            if size:  # as many columns as all rows have: what is known of one text tells about it
+                alone = self._company(1).costs
+                guess = [alone.seconds(rows * width) / alone.seconds(rows) for width in KNOTS]
+            self._companies[size] = Company(guess, self._options.clock)
         return self._companies[size]
 
     def _end_round(self) -> None:
@@ -301,6 +303,8 @@ class Auto(PlainStrategy):
         for text, step in zip(texts, steps, strict=True):
             text.told.add(_own(expected, step), len(step.verdict.tokens), seconds)
             text.num_rows = len(steps)
+        if len(texts) > 1:  # who waits for all of them is not helped by copies of some
+            self._gains = [min(column) for column in zip(*(text.gains for text in texts), strict=True)]
         self._num_rounds += 1
         if not first.record_seconds:
             alone = texts[0].skipped if len(steps) == 1 else None
@@ -352,6 +356,6 @@ def _done(choice: Choice, steps: Sequence[StepRecord], plain: float) -> Choice:
     """What became of it: nothing may have been drafted, as where a pass was under way already. `plain`: seconds."""
     drafting = [step for step in steps if step.draft.tokens]
     if not drafting:
-        return choice if choice.kind == "off" else Choice("off", 0, 1.0, plain)
+        return Choice("off", 0, 1.0, plain)
     kind: Kind = "copy" if all(step.plan.drafter == COPY for step in drafting) else "skip"
     return choice if choice.kind == kind else Choice(kind, 0, choice.tokens, choice.seconds)

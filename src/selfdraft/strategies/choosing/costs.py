@@ -60,8 +60,8 @@ class Costs:
         return self.num_plain >= _NUM_FIRST
 
     def seconds(self, width: int) -> float:
-        """In plain rounds, where none has run."""
-        return math.exp(self._scale + self._log(width))
+        """In plain rounds, where none has run. Beyond the last knot each column takes as long as those before it."""
+        return math.exp(self._scale + self._log(width)) * max(1.0, width / KNOTS[-1])
 
     def observe(self, width: int, seconds: float) -> None:
         """A round, recording apart."""
