@@ -191,13 +191,13 @@ class Auto(PlainStrategy):
         text, company = self._texts[sequence_id], self._company(context.num_rows)
         chances = self._chances(text, context)
         inner = self._inner_plan(sequence_id, context)
-        may = {"can_skip": inner is not OFF, "always": self._options.always}
-        if context.num_rows > 1:
+        is_shared = context.num_rows > 1
+        if is_shared:
             text.promise(chances)
-            self._shared = self._shared or company.choose(self._gains, **may)
-            text.choice = self._shared
-        else:
-            text.choice = company.choose(chances, text.skipped, **may)
+        if not (is_shared and self._shared):
+            gains, alone = (self._gains, None) if is_shared else (chances, text.skipped)
+            self._shared = company.choose(gains, alone, can_skip=inner is not OFF, always=self._options.always)
+        text.choice = self._shared
         if text.choice.kind == "skip":
             return inner
         return self._copy(text.choice.num_drafted) if text.choice.kind == "copy" and chances else OFF
