@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from selfdraft.files import replace_file
+from selfdraft.measure.circumstances import circumstances
 from selfdraft.models.load.catalogue import cache_home
 
 REWRITES = Path(__file__).parent / "rewrites.jsonl"
@@ -41,7 +42,8 @@ def main() -> None:
     count = sum(1 for _ in options.prompts.open())
     rows = [both_processes(place) for place in range(count)]
     shares = {name: statistics.mean(row[name]["first_over_later"] for row in rows) for name in ("first", "second")}
-    document = {"commit": options.commit, "rows": rows, "first_over_later": shares}
+    machine = rows[0]["first"].pop("machine")
+    document = {"commit": options.commit, "machine": machine, "rows": rows, "first_over_later": shares}
     print(f"first text over the same text later: first process {shares['first']:.3f}, second {shares['second']:.3f}")
     if options.output:
         replace_file(options.output, json.dumps(document, indent=1).encode())
@@ -78,7 +80,8 @@ def one_process(options: argparse.Namespace) -> dict[str, Any]:
     for text in texts:
         speedup(text)
     later = [speedup(first) for _ in range(NUM_AGAIN)]
-    return {"first": begun, "later": later, "first_over_later": begun / statistics.median(later)}
+    told = {"first": begun, "later": later, "first_over_later": begun / statistics.median(later)}
+    return {**told, "machine": circumstances(engine.runner)}
 
 
 if __name__ == "__main__":
