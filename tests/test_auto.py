@@ -28,11 +28,11 @@ WORLDS = {
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_nearly_the_best_is_reached(name: str) -> None:
-    """Of tokens per second, the first rounds and all trials included; ten seeds."""
+    """Of tokens per second, the first rounds and all trials included; four seeds."""
     world = WORLDS[name]
-    reached = [Run(seed=seed).rounds(world, 1500) / world.best_rate() for seed in range(10)]
-    print(f"{name}: {sum(reached) / 10:.3f} of the best on average, {min(reached):.3f} at least")
-    assert sum(reached) / 10 > 0.96
+    reached = [Run(seed=seed).rounds(world, 1500) / world.best_rate() for seed in range(4)]
+    print(f"{name}: {sum(reached) / 4:.3f} of the best on average, {min(reached):.3f} at least")
+    assert sum(reached) / 4 > 0.96
     assert min(reached) > 0.93
 
 
@@ -41,8 +41,8 @@ def test_plain_decoding_is_never_faster_for_long(name: str) -> None:
     """After the first texts, each of a hundred rounds."""
     world, run = WORLDS[name], Run()
     run.rounds(world, 300)
-    texts = [run.rounds(world, 100) * world.seconds(1) for _ in range(20)]
-    assert sum(texts) / 20 > 0.98
+    texts = [run.rounds(world, 100) * world.seconds(1) for _ in range(10)]
+    assert sum(texts) / 10 > 0.98
     assert min(texts) > 0.9 - world.noise
 
 
