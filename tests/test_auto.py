@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
-from selfdraft.drafters.lookup import Match
+from selfdraft.drafters.lookup import Match, find_matches
 from selfdraft.strategies.choosing.company import TRIAL, Company
-from selfdraft.strategies.choosing.copies import FIRST, CopiedText, Copies
+from selfdraft.strategies.choosing.copies import FIRST, MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
 from selfdraft.strategies.choosing.costs import GUESS, Costs
 from worlds import CHEAP, DEAR, Run, World
 
@@ -178,3 +179,15 @@ def test_chances_fall_with_depth(length: int) -> None:
     chances = CopiedText(Copies()).chances(Match(list(range(12)), length))
     assert len(chances) == 12
     assert all(0 < later < earlier <= 1 for earlier, later in itertools.pairwise(chances))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_judged_is_what_the_drafter_finds(seed: int) -> None:
+    """Read token by token here, from the start there."""
+    rng, text = np.random.default_rng(seed), CopiedText(Copies())
+    tokens = rng.integers(0, 4, 5).tolist()
+    for token in rng.integers(0, 4, 400).tolist():
+        found = find_matches(tokens, MAX_LENGTH, MIN_LENGTH, MAX_TOKENS)
+        match = text.look(tokens)
+        assert (list(match.tokens), match.length) == ((found[0].tokens, found[0].length) if found else ([], 0))
+        tokens.append(token)

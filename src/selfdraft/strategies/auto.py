@@ -144,10 +144,9 @@ class Auto(PlainStrategy):
             try:
                 if name not in INNER or knowledge.known(name):
                     kind = find("strategy", name)
-                    if name not in INNER:
-                        return kind(kind.Options(), knowledge)  # type: ignore[no-any-return]
-                    found: Strategy = kind(kind.Options(always=self._options.always), knowledge)
-                    self._guess = _known_costs(knowledge)
+                    told = {"always": self._options.always} if name in INNER else {}
+                    found: Strategy = kind(kind.Options(**told), knowledge)
+                    self._guess = _known_costs(knowledge) if name in INNER else self._guess
                     return found
             except (ProfileError, OptionError) as error:
                 warnings.warn(f"drafting does without sets of {name!r}, for {error}", stacklevel=2)
