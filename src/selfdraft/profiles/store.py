@@ -82,6 +82,9 @@ class Store:
         """Every profile there is, also those that cannot be read."""
         return [self._entry(path) for path in sorted(self.folder.glob(f"*/{PROFILE}"))]
 
+    def is_empty(self) -> bool:
+        return next(self.folder.glob(f"*/{PROFILE}"), None) is None
+
     def journal(self, key: ProfileKey, name: str, question: Mapping[str, Any]) -> Journal:
         """What an earlier, interrupted fit of `name` left, if it was asked the same `question`."""
         folder = self.path_of(key).parent
