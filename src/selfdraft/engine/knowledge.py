@@ -61,7 +61,7 @@ class EngineKnowledge:
     @property
     def profile(self) -> Profile | None:
         if self._profile == "stored":
-            self._profile = Store().load(self.key)
+            self._profile = None if Store().is_empty() else Store().load(self.key)  # the key takes a while to make
         assert self._profile is None or isinstance(self._profile, Profile)
         return self._profile
 
