@@ -130,7 +130,8 @@ class Plan:
 
     `drafter`, `tree` and `max_draft_tokens` are None where the strategy leaves them to the caller and the lookahead.
     With `reuse`, verification of the drafted tokens starts where the draft stopped being exact: after the last layer
-    below the first skipped sub-layer.
+    below the first skipped sub-layer. `paths` are drafts that the strategy has found itself, so that no drafter is
+    asked: the first is the chain, the others stand beside it.
     """
 
     skip: SkipSet = SkipSet()
@@ -138,6 +139,7 @@ class Plan:
     max_draft_tokens: int | None = None
     tree: str | None = None
     reuse: bool = False
+    paths: tuple[tuple[int, ...], ...] = ()
 
 
 OFF = Plan(max_draft_tokens=0)

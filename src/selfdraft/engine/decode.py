@@ -215,7 +215,7 @@ def observe(state: State, steps: Sequence[StepRecord]) -> None:
         method = cohort.method
         method.strategy.observe(step.sequence_id, step)
         method.lookahead.observe(step)
-        if step.draft.tokens:
+        if step.draft.tokens and not step.plan.paths:
             method.drafter_of(step.plan).observe(step)
 
 

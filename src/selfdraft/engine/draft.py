@@ -31,6 +31,9 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draf
     """One draft per active row; rows of one cohort with equal (skip set, drafter, tree) draft together."""
     drafts, groups = [NO_DRAFT] * len(plans), _groups(state, plans)
     sites = state.sites if groups else []
+    for row, plan in enumerate(plans):
+        if plan.paths and _may_draft(state, row, plan):
+            drafts[row] = _found(state, row, plan, runner.is_recording)
     for members in groups:
         cohort = state.row_cohorts[members[0]]
         method, sampler = cohort.method, cohort.sampler
@@ -58,12 +61,26 @@ def _groups(state: State, plans: Sequence[Plan]) -> list[list[int]]:
     """A text that has room for one more token stays with the others: it drafts nothing, and nobody's place changes."""
     groups: dict[object, list[int]] = {}
     for row, plan in enumerate(plans):
-        cohort, method, sequence = state.row_cohorts[row], state.row_cohorts[row].method, state.active[row]
-        pauses = method.pauses and method.pauses(sequence.noise_sequence, sequence.num_generated)
-        if plan.max_draft_tokens != 0 and not pauses:
+        cohort, method = state.row_cohorts[row], state.row_cohorts[row].method
+        if not plan.paths and _may_draft(state, row, plan):
             key = (cohort, plan.skip, plan.reuse, plan.drafter or method.drafter, plan.tree or method.tree)
             groups.setdefault(key, []).append(row)
     return [rows for rows in groups.values() if any(_cap(plans[row], state.active[row]) for row in rows)]
+
+
+def _may_draft(state: State, row: int, plan: Plan) -> bool:
+    pauses, sequence = state.row_cohorts[row].method.pauses, state.active[row]
+    return plan.max_draft_tokens != 0 and not (pauses and pauses(sequence.noise_sequence, sequence.num_generated))
+
+
+def _found(state: State, row: int, plan: Plan, is_recorded: bool) -> Draft:
+    """What the strategy has found itself, as a tree."""
+    (chain, *branches), cap, cohort = plan.paths, _cap(plan, state.active[row]), state.row_cohorts[row]
+    if not cap:
+        return NO_DRAFT
+    company = len(state.active) if cohort.may_do_without else 1
+    limit = cohort.method.tree_of(plan).max_nodes(company, is_recorded=is_recorded)
+    return grow([(token,) for token in chain[:cap]], branches, cap, limit, is_drawn=False)
 
 
 def _cap(plan: Plan, sequence: TextSequence) -> int:

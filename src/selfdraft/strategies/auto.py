@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -31,11 +31,11 @@ from ..registry import find
 from ..types import OFF, Plan, StepRecord
 from .base import PlainStrategy
 from .choosing.company import Choice, Company, Kind, Tally
-from .choosing.copies import MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
+from .choosing.copies import MAX_BESIDE, MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
 from .choosing.costs import GUESS, KNOTS, RECORDED_GUESS, Costs
+from .choosing.known import Known
 from .choosing.numbers import bounded, one_of
 from .choosing.told import Told
-from .prune import USUAL_LENGTH
 from .swift import Swift
 
 COPY = "lookup"
@@ -44,8 +44,6 @@ INNER = ("knn", "prune")
 """Strategies whose sets the skipped self drafts with: the first one that the profile knows."""
 _PLAIN_ROUNDS = 16
 """That are timed before sets are looked for."""
-_LEAST = 0.5
-"""Of a plain round: whatever a profile says, a pass of more columns takes as long."""
 _INTERVAL = 8
 """Rounds between two looks at whether a search is due."""
 MAX_ROWS = 8
@@ -65,6 +63,7 @@ class Text:
     inner: Plan = OFF
     num_asked: int = 0
     num_rows: int = 1  # of its last round
+    stretch: float = 1.0  # seconds of a plain round after so long a text, over those after a usual one
     gains: list[float] = field(default_factory=lambda: [0.0] * MAX_TOKENS)  # what copies promised of late, by length
 
     def promise(self, chances: Sequence[float]) -> None:
@@ -112,11 +111,11 @@ class Auto(PlainStrategy):
 
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
         self._options, self._is_recording = options, knowledge.is_recording
-        is_open = not (options.drafter or options.tree or options.lookahead)  # else rounds are others
-        self.is_kept = is_open and options.saved and options.clock and not options.always
+        self._is_open = not (options.drafter or options.tree or options.lookahead)  # else rounds are others
+        self.is_kept = self._is_open and options.saved and options.clock and not options.always
         self._may_copy = options.drafter in ("", COPY)
         self._may_skip = options.drafter in ("", "self")
-        self._guess: Sequence[float] = RECORDED_GUESS if self._is_recording else GUESS
+        self._known: Known | None = None
         self._inner = self._find_inner(knowledge) if self._may_skip else None
         self._searched: dict[str, Any] = {}  # by an earlier process
         self._shares = knowledge.shares() if self._may_search else (0.0, 0.0)
@@ -127,8 +126,9 @@ class Auto(PlainStrategy):
         self._round: list[StepRecord] = []
         self._shared: Choice | None = None  # of this round
         self._num_rounds, self._num_restored = 0, 0  # that it has learned from, those of earlier processes included
-        self._copy_tree = options.tree or ("siblings" if knowledge.is_recording else "chain")
-        copies = (Plan(drafter=COPY, tree=self._copy_tree),) if self._may_copy else ()
+        self._copy_plan = Plan(drafter=COPY, tree=options.tree or ("siblings" if knowledge.is_recording else "chain"))
+        self._num_beside = MAX_BESIDE if self._may_copy and options.tree in ("", "siblings") else 0
+        copies = (self._copy_plan,) if self._may_copy else ()
         inner = self._inner.known_plans if self._inner else ()
         self.known_plans = tuple(dict.fromkeys((*inner, *copies)))
         self.needs = self._inner.needs if self._inner else ()
@@ -146,9 +146,9 @@ class Auto(PlainStrategy):
                     kind = find("strategy", name)
                     told = {"always": self._options.always} if name in INNER else {}
                     found: Strategy = kind(kind.Options(**told), knowledge)
-                    self._guess = _known_costs(knowledge) if name in INNER else self._guess
+                    self._known = Known.of(knowledge, name) if name in INNER else None
                     return found
-            except (ProfileError, OptionError) as error:
+            except (ProfileError, OptionError, LookupError, TypeError, ValueError) as error:
                 warnings.warn(f"drafting does without sets of {name!r}, for {error}", stacklevel=2)
         return None
 
@@ -191,15 +191,17 @@ class Auto(PlainStrategy):
         chances = self._chances(text, context)
         inner = self._inner_plan(sequence_id, context)
         is_shared = context.num_rows > 1
+        text.stretch = self._known.stretch(context.num_context_tokens) if self._known else 1.0
         if is_shared:
             text.promise(chances)
         if not (is_shared and self._shared):
             gains, alone = (self._gains, None) if is_shared else (chances, text.skipped)
-            self._shared = company.choose(gains, alone, can_skip=inner is not OFF, always=self._options.always)
+            can_skip, always = inner is not OFF, self._options.always
+            self._shared = company.choose(gains, alone, can_skip=can_skip, num_beside=self._num_beside, always=always)
         text.choice = self._shared
         if text.choice.kind == "skip":
             return inner
-        return self._copy(text.choice.num_drafted) if text.choice.kind == "copy" and chances else OFF
+        return self._copy(text, context) if text.choice.kind == "copy" and chances else OFF
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         if self._round and (
@@ -269,20 +271,33 @@ class Auto(PlainStrategy):
             text.inner = self._inner.plan(sequence_id, context)
         return text.inner
 
-    def _copy(self, count: int) -> Plan:
-        """A named lookahead says how far."""
-        return Plan(drafter=COPY, tree=self._copy_tree, max_draft_tokens=None if self._options.lookahead else count)
+    def _copy(self, text: Text, context: PlanContext) -> Plan:
+        """Where an axis is named, its part says what is drafted, and how far."""
+        plan, count = self._copy_plan, text.choice.num_drafted
+        if not self._is_open:
+            return plan if self._options.lookahead else replace(plan, max_draft_tokens=count)
+        found = [text.copied.match.tokens[:count]]
+        if self._is_recording and (other := text.copied.other(context.tokens)):
+            found.append(other)
+        return replace(plan, max_draft_tokens=count, paths=tuple(map(tuple, found)))
 
     def _company(self, num_rows: int) -> Company:
         """Of about that many rows: as `passes.serves` tells them apart."""
         size = (num_rows - 1).bit_length()
         if size not in self._companies:
-            guess, rows = self._guess, 1 << size
-            if size:  # as many columns as all rows have: what is known of one text tells about it
-                alone = self._company(1).costs
-                guess = [alone.seconds(rows * width) / alone.seconds(rows) for width in KNOTS]
-            self._companies[size] = Company(guess, self._options.clock)
+            self._companies[size] = Company(self._guess(1 << size), self._options.clock)
+            if self._known and not size:
+                self._known.tell(self._companies[size])
         return self._companies[size]
+
+    def _guess(self, num_rows: int) -> Sequence[float]:
+        """As many columns as all rows have: what is known of one text tells about it."""
+        if num_rows > 1:
+            alone = self._company(1).costs
+            return [alone.seconds(num_rows * width) / alone.seconds(num_rows) for width in KNOTS]
+        if self._known:
+            return self._known.guess
+        return RECORDED_GUESS if self._is_recording else GUESS
 
     def _end_round(self) -> None:
         """Learn from a round once all of its rows are known."""
@@ -292,13 +307,14 @@ class Auto(PlainStrategy):
         texts = [self._texts[step.sequence_id] for step in steps if step.sequence_id in self._texts]
         if not texts:
             return
-        first = steps[0]
+        first, stretch = steps[0], texts[0].stretch
         seconds = first.draft_seconds + first.verify_seconds
         width = 1 + max(len(step.draft.tokens) for step in steps)
         tokens = sum(len(step.verdict.tokens) for step in steps) / len(steps)
         company = self._company(len(steps))
         choice = _done(texts[0].choice, steps, company.costs.seconds(1))
-        expected = choice if company.costs.num_rounds else choice._replace(seconds=seconds)  # else of no clock
+        # else of no clock
+        expected = choice._replace(seconds=choice.seconds * stretch if company.costs.num_rounds else seconds)
         for text, step in zip(texts, steps, strict=True):
             text.told.add(_own(expected, step), len(step.verdict.tokens), seconds)
             text.num_rows = len(steps)
@@ -307,7 +323,7 @@ class Auto(PlainStrategy):
         self._num_rounds += 1
         if not first.record_seconds:
             alone = texts[0].skipped if len(steps) == 1 else None
-            company.observe(choice, width, tokens, seconds, alone)
+            company.observe(choice, width, tokens, seconds / stretch, alone)
 
     # ------------------------------------------------------------------------------------------------ its state
 
@@ -319,7 +335,12 @@ class Auto(PlainStrategy):
         if isinstance(self._inner, Swift):
             self._searched = {**self._inner.state(), "steps": [], "texts": []}
         learned = {"copies": self._copies.state(), "companies": companies, "search": self._searched}
-        return {"rounds": self._num_rounds, **learned}
+        return {"rounds": self._num_rounds, "sets": self._sets, **learned}
+
+    @property
+    def _sets(self) -> str:
+        """Whose sets the skipped self drafts with."""
+        return "swift" if self._known is None else type(self._inner).__name__.lower()
 
     def _restore(self, knowledge: Knowledge) -> None:
         """What cannot be read is told, and learned again."""
@@ -327,18 +348,13 @@ class Auto(PlainStrategy):
             if saved := knowledge.learned("auto"):
                 self._copies.restore(saved["copies"])
                 self._searched = dict(saved["search"])
+                is_same = saved.get("sets") == self._sets
                 for size, state in saved["companies"].items():
-                    self._company(1 << int(one_of(size, range(MAX_ROWS.bit_length())))).restore(state)
+                    self._company(1 << int(one_of(size, range(MAX_ROWS.bit_length())))).restore(state, is_same)
                 self._num_rounds = self._num_restored = int(bounded(saved["rounds"]))
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             self._copies, self._companies, self._searched = Copies(), {}, {}
             warnings.warn(f"`auto` starts again, for what was kept cannot be read ({error})", stacklevel=2)
-
-
-def _known_costs(knowledge: Knowledge) -> Sequence[float]:
-    """Seconds by columns, in plain rounds, as the profile has them."""
-    costs = knowledge.latency().at(USUAL_LENGTH)
-    return [max(costs.verify(width) / costs.plain if width > 1 and costs.plain else 1.0, _LEAST) for width in KNOTS]
 
 
 def _clock(step: StepRecord) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
 """What the next round does: plain, a copy, or a draft of the skipped self, by expected tokens and seconds.
 
-A round that emits t tokens in s seconds is worth t - r s, where r is the rate, tokens per second, of the rounds of late
-or of plain ones, whichever is more: what the time would bring otherwise (a renewal process: the rule that maximises
-this is the one with the highest rate). Plain rounds are always a choice.
+A round that emits t tokens in s seconds is worth t - r s, where r is what its time would bring otherwise: the rate,
+tokens per second, of plain rounds or of drafts, whichever is more. Plain rounds are always a choice. What copies bring
+elsewhere does not count: where nothing is repeated the next words have to be written all the same.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ RETRY, MAX_RETRY = 1024, 16384
 """Tokens after which what is slower is tried again; twice as many each time that it stays slower."""
 MAX_LOST, FREE = 0.01, 8
 """Share of all seconds that trials may lose, beyond those of a few plain rounds."""
-_ARM_MEMORY, _TEXT_MEMORY, _RATE_MEMORY = 0.98, 0.92, 0.98
-"""What a round leaves of the weight of those before it: of all texts, of one text, and for the rate."""
-_TEXT_PRIOR = 5.0
+PROMISED = 16
+"""Rounds that weigh as much as a calibration's trial."""
+_ARM_MEMORY, _TEXT_MEMORY, _FADING = 0.97, 0.9, 0.98
+"""What a round leaves of the weight of those before it: of all texts, of one, and where it was another kind of round."""
+_TEXT_PRIOR = 4.0
 """Rounds of one text that weigh as much as those of all others."""
 
 
@@ -42,19 +44,31 @@ class Tally:
         self.tokens = self.memory * self.tokens + tokens
         self.seconds = self.memory * self.seconds + seconds
 
+    def fade(self) -> None:
+        """Nothing was learned: what is long ago says less."""
+        self.rounds, self.tokens, self.seconds = (_FADING * one for one in (self.rounds, self.tokens, self.seconds))
+
     @property
     def rate(self) -> float:
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
 class Choice(NamedTuple):
-    """What a round does, and what is expected of it. `num_drafted`: of a copy."""
+    """What a round does, and what is expected of it. `num_drafted`: of a copy; `beside`: tokens by copies that stand
+    beside a draft.
+    """
 
     kind: Kind = "off"
     num_drafted: int = 0
     tokens: float = 1.0
     seconds: float = 0.0
     is_trial: bool = False
+    beside: float = 0.0
+
+    def with_copies(self, chances: Sequence[float]) -> Choice:
+        """Where the copy's first token is right, so are all of its; else the draft's may be."""
+        more = sum(chances) - chances[0] * (self.tokens - 1) if chances else 0.0
+        return self._replace(tokens=self.tokens + more, beside=more) if more > 0 else self
 
 
 @dataclass
@@ -84,6 +98,11 @@ class Arm:
         if GLANCE <= self.total.rounds < TRIAL - 1 and HOPELESS * self.total.rate < 1:
             self.is_hopeless, self.retry = True, min(2 * self.retry, MAX_RETRY)
 
+    @classmethod
+    def promised(cls, tokens: float, speed: float) -> Arm:
+        """By a calibration: what a round emitted, and tokens per second in those of plain decoding."""
+        return cls(Tally(_ARM_MEMORY, PROMISED, PROMISED * tokens, PROMISED * tokens / speed))
+
     def start_again(self) -> None:
         """What was known is out of date."""
         self.total, self.is_hopeless, self.num_since = Tally(_ARM_MEMORY), False, 0.0
@@ -109,13 +128,8 @@ class Company:
     def __init__(self, guess: Sequence[float], clock: bool = True) -> None:
         self.costs, self.skipping = Costs(guess), Arm()
         self._clock = clock
-        self._recent = Tally(_RATE_MEMORY)
         self._seconds, self._lost = 0.0, 0.0  # of all rounds, and by trials
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second that a row is given."""
-        return max(self._recent.rate, 1 / self.costs.seconds(1))
+        self._last: Kind = "off"
 
     def choose(
         self,
@@ -123,25 +137,29 @@ class Company:
         text: Tally | None = None,
         *,
         can_skip: bool = False,
+        num_beside: int = 0,
         always: bool = False,
     ) -> Choice:
-        """`chances`: that the first 1, 2, ... tokens of a copy are all kept; none where nothing is to be copied."""
+        """`chances`: that the first 1, 2, ... tokens of a copy are all kept; none where nothing is to be copied.
+        `num_beside`: as many of them stand beside a draft.
+        """
         options = [Choice("off", 0, 1.0, self.costs.seconds(1))]
-        if chances:
-            options.append(self._best_copy(chances))
-        if can_skip:
-            skip = self._skip(text)
-            if skip.is_trial and not always:
-                return skip
+        skip = self._skip(text) if can_skip else None
+        if skip and skip.is_trial and not always:
+            return skip
+        if skip and (always or self.skipping.is_known):
             options.append(skip)
+        rate = max(one.tokens / one.seconds for one in options)
+        options[1:] = [one.with_copies(chances[:num_beside]) for one in options[1:]]
+        if chances:
+            options.append(self._best_copy(chances, rate))
         if always:
             options = options[1:] or options
-        rate = self.rate
         return max(options, key=lambda one: one.tokens - rate * one.seconds)
 
-    def _best_copy(self, chances: Sequence[float]) -> Choice:
+    def _best_copy(self, chances: Sequence[float], rate: float) -> Choice:
         """As long as one more token is worth its time."""
-        rate, tokens, best, found = self.rate, 1.0, -math.inf, (0, 1.0, 0.0)
+        tokens, best, found = 1.0, -math.inf, (0, 1.0, 0.0)
         for count, chance in enumerate(chances, start=1):
             tokens += chance
             seconds = self.costs.seconds(1 + count)
@@ -162,23 +180,26 @@ class Company:
         return self._lost <= MAX_LOST * self._seconds + FREE * self.costs.seconds(1)
 
     def observe(self, choice: Choice, width: int, tokens: float, seconds: float, text: Tally | None = None) -> None:
-        """A round; `tokens` of each row, on average."""
+        """A round; `tokens` of each row, on average. For the first one of a trial nothing has run ahead: it is none."""
         if self._clock and choice.kind != "skip":
             self.costs.observe(width, seconds)
         seconds = seconds if self._clock else choice.seconds
         arm, plain = self.skipping, self.costs.seconds(1)
-        if choice.kind == "skip":
-            arm.observe(tokens, seconds / plain)
+        own = max(1.0, tokens - choice.beside)
+        if choice.kind != "skip":
+            arm.num_since += tokens
             if text is not None:
-                text.add(tokens, seconds)
+                text.fade()
+        elif self._last == "skip" or not choice.is_trial:
+            arm.observe(own, seconds / plain)
+            if text is not None:
+                text.add(own, seconds)
             if arm.is_known and arm.total.rate > 1:
                 arm.retry = RETRY
-        else:
-            arm.num_since += tokens
         if choice.is_trial:
-            self._lost += max(0.0, seconds - tokens / self.rate)
+            self._lost += max(0.0, seconds - tokens * plain)
         self._seconds += seconds
-        self._recent.add(tokens, seconds)
+        self._last = choice.kind
 
     @staticmethod
     def new_text() -> Tally:
@@ -187,6 +208,8 @@ class Company:
     def state(self) -> dict[str, Any]:
         return {"costs": self.costs.state(), "skipping": self.skipping.state()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any], has_same_sets: bool = True) -> None:
+        """What other sets brought says nothing."""
         self.costs.restore(state["costs"])
-        self.skipping = Arm.of_state(state["skipping"])
+        if has_same_sets:
+            self.skipping = Arm.of_state(state["skipping"])

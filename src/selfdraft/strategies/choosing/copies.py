@@ -16,6 +16,8 @@ from .numbers import bounded
 
 MAX_LENGTH, MIN_LENGTH, MAX_TOKENS = 8, 1, 12
 """Of a match, and tokens that it proposes: as the drafter `lookup` is set here."""
+MAX_BESIDE = 8
+"""Tokens of a copy that stands beside something else."""
 FIRST = (0.25, 0.45, 0.55, 0.65, 0.75, 0.8, 0.85, 0.85)
 """Chances of the first token after a match of 1, 2, ... tokens, until some were seen."""
 LATER = 0.75
@@ -89,15 +91,26 @@ class CopiedText:
     pending: list[Pending] = field(default_factory=list)
     places: dict[int, list[int]] = field(default_factory=dict)  # of each token, as far as the text was read
     num_read: int = 0
+    match: Match = Match()  # the last one
 
     def look(self, tokens: Sequence[int]) -> Match:
         """What the text repeats now; matches that were found before are judged by what has come since."""
         self._judge(tokens)
         self._read(tokens)
-        match = self._longest(tokens)
+        self.match = match = self._longest(tokens)
         if match.length:
             self.pending.append(Pending(len(tokens), match))
         return match
+
+    def other(self, tokens: Sequence[int]) -> Sequence[int]:
+        """What else followed the last words, after a match of at least two; none where nothing did."""
+        best: int = 1
+        path: Sequence[int] = ()
+        for end in reversed(self.places.get(tokens[-1], ())[-MAX_PLACES:]):
+            length, first = match_length(tokens, end, MAX_LENGTH), tokens[end + 1]
+            if length > best and first != self.match.tokens[0]:
+                best, path = length, tokens[end + 1 : end + 1 + MAX_BESIDE]
+        return path
 
     def _read(self, tokens: Sequence[int]) -> None:
         """Of a text that grows, what is new, but for its last token."""

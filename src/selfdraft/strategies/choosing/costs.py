@@ -49,6 +49,10 @@ class Costs:
         self._counts = [0.0] * len(KNOTS)
         self._scale, self.num_rounds = 0.0, 0
 
+    def begin(self, plain: float) -> None:
+        """Seconds of a plain round that were measured beforehand."""
+        self._scale, self.num_rounds, self._counts[0] = math.log(plain) - self._logs[0], _NUM_FIRST, _NUM_FIRST
+
     @property
     def num_plain(self) -> float:
         """Plain rounds that have been timed."""
