@@ -48,6 +48,8 @@ _INTERVAL = 8
 """Rounds between two looks at whether a search is due."""
 MAX_ROWS = 8
 """Texts that share a pass: for more of them each checked token takes its time."""
+_CHANGE = 0.3
+"""Plain rounds that are lost where a copy comes after a draft and passes run ahead."""
 _GAIN_MEMORY = 0.9
 """What a round leaves of what copies promised a text before, where it shares its rounds."""
 
@@ -119,7 +121,7 @@ class Auto(PlainStrategy):
         self._inner = self._find_inner(knowledge) if self._may_skip else None
         self._searched: dict[str, Any] = {}  # by an earlier process
         self._shares = knowledge.shares() if self._may_search else (0.0, 0.0)
-        self._num_layers = knowledge.num_layers
+        self._num_layers, self._change = knowledge.num_layers, _CHANGE if self._is_recording else 0.0
         self._copies, self._companies = Copies(), dict[int, Company]()
         self._gains: Sequence[float] = ()  # that copies promise the one that gains least of those that share rounds
         self._texts: dict[int, Text] = {}
@@ -285,7 +287,7 @@ class Auto(PlainStrategy):
         """Of about that many rows: as `passes.serves` tells them apart."""
         size = (num_rows - 1).bit_length()
         if size not in self._companies:
-            self._companies[size] = Company(self._guess(1 << size), self._options.clock)
+            self._companies[size] = Company(self._guess(1 << size), self._options.clock, self._change)
             if self._known and not size:
                 self._known.tell(self._companies[size])
         return self._companies[size]

@@ -7,12 +7,13 @@ elsewhere does not count: where nothing is repeated the next words have to be wr
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from .costs import Costs
+from .costs import KNOTS, Costs
 from .numbers import bounded
 
 Kind = Literal["off", "copy", "skip"]
@@ -25,7 +26,7 @@ MAX_LOST, FREE = 0.01, 8
 PROMISED = 16
 """Rounds that weigh as much as a calibration's trial."""
 _ARM_MEMORY, _TEXT_MEMORY, _FADING = 0.97, 0.9, 0.98
-"""What a round leaves of the weight of those before it: of all texts, of one, and where it was another kind of round."""
+"""What a round leaves of the weight of those before it: of all texts, of one, and if it was another kind of round."""
 _TEXT_PRIOR = 4.0
 """Rounds of one text that weigh as much as those of all others."""
 
@@ -123,11 +124,12 @@ class Company:
     """Rounds of about as many rows: what they cost, what they bring, and the choice between them.
 
     Without `clock` nothing is timed: what is known of seconds stays, and rounds count as long as is expected of them.
+    `change`: plain rounds that a copy after a draft costs more, where the next draft is begun unasked, and in vain.
     """
 
-    def __init__(self, guess: Sequence[float], clock: bool = True) -> None:
+    def __init__(self, guess: Sequence[float], clock: bool = True, change: float = 0.0) -> None:
         self.costs, self.skipping = Costs(guess), Arm()
-        self._clock = clock
+        self._clock, self._change = clock, change
         self._seconds, self._lost = 0.0, 0.0  # of all rounds, and by trials
         self._last: Kind = "off"
 
@@ -143,7 +145,8 @@ class Company:
         """`chances`: that the first 1, 2, ... tokens of a copy are all kept; none where nothing is to be copied.
         `num_beside`: as many of them stand beside a draft.
         """
-        options = [Choice("off", 0, 1.0, self.costs.seconds(1))]
+        plain = self.costs.seconds(1)
+        options = [Choice("off", 0, 1.0, plain)]
         skip = self._skip(text) if can_skip else None
         if skip and skip.is_trial and not always:
             return skip
@@ -155,16 +158,17 @@ class Company:
             options.append(self._best_copy(chances, rate))
         if always:
             options = options[1:] or options
-        return max(options, key=lambda one: one.tokens - rate * one.seconds)
+        late = self._change * plain if self._last == "skip" else 0.0
+        return max(options, key=lambda one: one.tokens - rate * (one.seconds + late * (one.kind == "copy")))
 
     def _best_copy(self, chances: Sequence[float], rate: float) -> Choice:
-        """As long as one more token is worth its time."""
-        tokens, best, found = 1.0, -math.inf, (0, 1.0, 0.0)
-        for count, chance in enumerate(chances, start=1):
-            tokens += chance
-            seconds = self.costs.seconds(1 + count)
-            if tokens - rate * seconds > best:
-                best, found = tokens - rate * seconds, (count, tokens, seconds)
+        """As long as its tokens are worth their time. Between two knots that changes little."""
+        reached, best, found = [1.0, *itertools.accumulate(chances, initial=1.0)], -math.inf, (0, 1.0, 0.0)
+        for width in {*KNOTS, 1 + len(chances)}:
+            if 1 < width <= 1 + len(chances):
+                tokens, seconds = reached[width], self.costs.seconds(width)
+                if tokens - rate * seconds > best:
+                    best, found = tokens - rate * seconds, (width - 1, tokens, seconds)
         return Choice("copy", *found)
 
     def _skip(self, text: Tally | None) -> Choice:
