@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from selfdraft.drafters.lookup import Match, find_matches
-from selfdraft.strategies.choosing.company import TRIAL, Company
+from selfdraft.strategies.choosing.company import TRIAL, Choice, Company
 from selfdraft.strategies.choosing.copies import FIRST, MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
 from selfdraft.strategies.choosing.costs import GUESS, Costs
 from worlds import CHEAP, DEAR, Run, World
@@ -45,6 +45,37 @@ def test_plain_decoding_is_never_faster_for_long(name: str) -> None:
     texts = [run.rounds(world, 100) * world.seconds(1) for _ in range(10)]
     assert sum(texts) / 10 > 0.98
     assert min(texts) > 0.9 - world.noise
+
+
+GPU = {"costs": (1.0, *[1.35] * 10), "skips": (2.2, 1.65), "num_beside": 8, "runs_ahead": True, "noise": 0.03}
+"""What rounds cost on an H200 (Qwen2.5-Coder-1.5B), in plain ones."""
+LONG = {1: 0.1, 2: 0.3, 4: 0.6, 8: 0.93}
+
+
+@pytest.mark.parametrize(
+    ("matches", "best"), [((0.5, 0.4, 0.1, 0, 0), "skip"), ((0.1, 0, 0, 0, 0.9), "copy, off")], ids=["drafts", "copies"]
+)
+def test_where_rounds_run_ahead_one_kind_is_kept_to(matches: tuple[float, ...], best: str) -> None:
+    """Beside everyone who does the same all the time, among them the fastest one."""
+    world = World(**GPU, matches=matches, holds=LONG)
+    rates = world.simple_rates()
+    assert max(rates, key=lambda name: rates[name]) == best
+    reached = [Run(seed=seed).rounds(world, 1500) / rates[best] for seed in range(4)]
+    print(f"{best}: {sum(reached) / 4:.3f} of it on average, {min(reached):.3f} at least")
+    assert sum(reached) / 4 > 0.95
+
+
+def test_where_rounds_run_ahead_kinds_change_with_the_text() -> None:
+    """It repeats for 80 tokens, then writes as many new ones, each nearly as fast as if there were nothing else."""
+    new, repeats = (World(**GPU, matches=matches, holds=LONG) for matches in ((1, 0, 0, 0, 0), (0, 0, 0, 0, 1)))
+    run = Run()
+    run.rounds(new, 300)
+    first = len(run.done)
+    parts = [run.tokens(world, 80) for _ in range(20) for world in (new, repeats)]
+    rounds = new.expected(Choice("skip"), 0), repeats.expected(Choice("copy", MAX_TOKENS), 8)
+    best = sum(20 * 80 * seconds / tokens for tokens, seconds in rounds)
+    print(f"{best / sum(parts):.3f} of the best; rounds: {len(run.done) - first}")
+    assert best / sum(parts) > 0.9
 
 
 def test_a_sudden_shift_is_followed() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from selfdraft.drafters.lookup import Match
-from selfdraft.strategies.choosing.company import Choice, Company
+from selfdraft.strategies.choosing.company import BACK, Choice, Company, Kind
 from selfdraft.strategies.choosing.copies import MAX_TOKENS, CopiedText, Copies
 from selfdraft.strategies.choosing.costs import GUESS, KNOTS
 
@@ -31,7 +31,11 @@ class World:
     matches: Sequence[float] = (0.5, 0.2, 0.1, 0.1, 0.1)
     holds: Mapping[int, float] = field(default_factory=lambda: {1: 0.25, 2: 0.5, 4: 0.7, 8: 0.9})
     skips: tuple[float, float] | None = None
+    num_beside: int = 0
+    """Tokens of a copy that stand beside the draft of the skipped self."""
     noise: float = 0.05
+    runs_ahead: bool = False
+    """Whether rounds of one kind run ahead of each other: a change of kinds costs what `BACK` says."""
     scale: Callable[[int], float] = lambda number: 1.0
     """Seconds of round so and so, of whatever kind, over the usual ones."""
 
@@ -47,6 +51,20 @@ class World:
             rate = float(tokens / seconds)
         return rate
 
+    def simple_rates(self) -> dict[str, float]:
+        """Tokens per second of who does the same all the time, or copies what is repeated and else does the same."""
+        share, rates = 1 - self.matches[0], {}
+        known = [self.expected(Choice("copy", MAX_TOKENS), length) for length in LENGTHS[1:]]
+        copy = np.average(known, axis=0, weights=self.matches[1:])
+        for kind in ("off", "skip") if self.skips else ("off",):
+            always = np.average(
+                [self.expected(Choice(kind), length) for length in LENGTHS], axis=0, weights=self.matches
+            )
+            rates[kind] = float(always[0] / always[1])
+            both = share * copy + (1 - share) * np.array(self.expected(Choice(kind), 0))
+            rates[f"copy, {kind}"] = float(both[0] / (both[1] + share * (1 - share) * BACK[kind] * self.runs_ahead))
+        return rates
+
     def _options(self, length: int) -> list[tuple[float, float]]:
         """Tokens and seconds of all that a round could do."""
         kinds = [Choice("off"), *([Choice("skip")] if self.skips else [])]
@@ -57,7 +75,9 @@ class World:
         """Tokens and seconds, on average."""
         if choice.kind == "skip":
             assert self.skips is not None
-            return self.skips
+            tokens, seconds = self.skips
+            beside = [self.holds[length] ** count for count in range(1, 1 + self.num_beside)] if length else []
+            return Choice("skip", 0, tokens).with_copies(beside).tokens, seconds
         hold = self.holds[length] if choice.num_drafted else 0.0
         return sum(hold**count for count in range(choice.num_drafted + 1)), self.seconds(1 + choice.num_drafted)
 
@@ -76,6 +96,7 @@ class Run:
         self._rng, self._text = np.random.default_rng(self.seed), CopiedText(self.copies)
         self._skipped = Company.new_text()
         self._lengths: list[int] = []
+        self._last: Kind | None = None
         self._world: World | None = None
 
     def rounds(self, world: World, count: int) -> float:
@@ -86,18 +107,29 @@ class Run:
         tokens, seconds = (sum(one[place] for one in self.done[first:]) for place in (1, 2))
         return float(tokens / seconds)
 
+    def tokens(self, world: World, count: int) -> float:
+        """Seconds of that many of them."""
+        first = len(self.done)
+        while sum(one[1] for one in self.done[first:]) < count:
+            self._round(world)
+        return sum(one[2] for one in self.done[first:])
+
     def _round(self, world: World) -> None:
         rng, length = self._rng, self._length(world)
         chances = self._text.chances(Match([0] * MAX_TOKENS, length)) if length else []
-        choice = self.company.choose(chances, self._skipped, can_skip=world.skips is not None)
+        may = world.skips is not None, world.num_beside
+        choice = self.company.choose(chances, self._skipped, *may, last=self._last)
         mean, seconds = world.expected(choice, length)
+        if world.runs_ahead and choice.kind not in ("copy", self._last):
+            seconds += BACK[choice.kind] * world.seconds(1)
         self.done.append((choice, mean, seconds))
         kept = self._kept(world.holds[length], length) if length else 0
         tokens = 1.0 + min(kept, choice.num_drafted)
         if choice.kind == "skip":
-            tokens = float(1 + rng.binomial(8, (mean - 1) / 8))
+            tokens = float(1 + rng.binomial(11, (mean - 1) / 11))
         seconds *= world.scale(len(self.done)) * float(rng.lognormal(0, world.noise))
-        self.company.observe(choice, 1 + choice.num_drafted, tokens, seconds, self._skipped)
+        self.company.observe(choice, 1 + choice.num_drafted, tokens, seconds, self._skipped, self._last)
+        self._last = choice.kind
 
     def _length(self, world: World) -> int:
         """In any order, but as often as they should be: else luck would decide which world is good."""

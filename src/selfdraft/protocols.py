@@ -278,6 +278,9 @@ class Strategy(Protocol):
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         """Learn from a round. What is kept of `step.captured` must be cloned: the next pass overwrites it."""
 
+    def meanwhile(self) -> None:
+        """Asked while a pass runs: what need not be done at once."""
+
     def rehearse(self, context: PlanContext) -> None:
         """Score once what plans will score, on a text that means nothing, so that it can be recorded beforehand."""
 
@@ -350,6 +353,7 @@ class Drafter(Protocol):
 
     Options: ClassVar[type[Any]]
     needs_choices: bool  # whether `observe` reads `step.choices`
+    waits: bool  # for a plain pass of the model that is under way: until that is done it could not begin
     max_nodes: int  # drafted at most by one that brings branches; 0: it brings none
     slot_bytes: int  # what a slot of a row takes in a cache of its own, as long as the target's; 0: it has none
 

@@ -15,6 +15,7 @@ class PlainDrafter:
 
     Options: ClassVar[type[Any]]
     needs_choices = False
+    waits = False
     max_nodes = 0
     slot_bytes = 0
 

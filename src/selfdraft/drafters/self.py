@@ -20,6 +20,8 @@ from .base import PlainDrafter, PlainSession
 
 
 class Self(PlainDrafter):
+    waits = True
+
     @dataclass(frozen=True)
     class Options:
         vocabulary: int = setting(

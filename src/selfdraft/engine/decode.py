@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from ..protocols import PlanContext, Probe, Runner
-from ..types import OFF, Plan, StepRecord, TokenLogprobs, Verdict
+from ..types import NO_DRAFT, OFF, Plan, StepRecord, TokenLogprobs, Verdict
 from .beginnings import Beginnings
 from .draft import run_drafts
 from .logprobs import emitted_logprobs
@@ -61,10 +61,13 @@ class Rounds:
         plans = make_plans(runner, state, switch is None or switch.is_drafting)
         self._optimise_seconds += watch.lap()
         target_pass = TargetPass(runner, state)
-        drafts = run_drafts(runner, state, plans)
+        is_waiting = target_pass.drafts_wait(plans)
+        drafts = [NO_DRAFT] * len(plans) if is_waiting else run_drafts(runner, state, plans)
         draft_seconds = watch.lap()
         self._read_beside(watch)
-        judged, output = target_pass(drafts)
+        judged, output = target_pass(drafts, is_waiting)
+        for cohort, _ in state.groups:
+            cohort.method.strategy.meanwhile()
         verdicts = by_row(judged, lambda one: one.cohort.method.accept.accept(one.targets, one.cohort.sampler))
         verdicts = state.commit(verdicts, output.is_compact)
         verify_seconds = watch.lap()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..lazy import Made
 from ..passes import Choosing, PassOutput, PassRequest, Resume, Site, TreeMask, joined, serves
 from ..protocols import Runner
-from ..types import NO_DRAFT, ROOT, Draft
+from ..types import NO_DRAFT, ROOT, Draft, Plan
 from .accept import Coupled, Rejection, Targets
 from .method import Cohort
 from .state import State
@@ -54,10 +54,19 @@ class TargetPass:
     def _sites_of(self, rows: Sequence[int]) -> Sequence[Site]:
         return self._sites if len(self._groups) == 1 else Made(lambda: [self._sites[row] for row in rows])
 
-    def __call__(self, drafts: Sequence[Draft]) -> tuple[list[Judged], PassOutput]:
+    def drafts_wait(self, plans: Sequence[Plan]) -> bool:
+        """Drafts that the model itself would make could only begin after a pass that is under way: it is not wasted."""
+        pairs = zip(plans, self._state.row_cohorts, strict=True)
+        asks = any(
+            plan.max_draft_tokens != 0 and not plan.paths and one.method.drafter_of(plan).waits for plan, one in pairs
+        )
+        return asks and self._is_waiting()
+
+    def __call__(self, drafts: Sequence[Draft], is_waiting: bool = False) -> tuple[list[Judged], PassOutput]:
+        """`is_waiting`: the drafts come in the next round, so nothing else may run ahead of them."""
         state, starts, choosing, capture = self._state, self._starts, self._choosing, self._capture
         width = 1 + max([len(draft.tokens) for draft in drafts])
-        is_waiting = width > 1 and self._is_waiting()
+        is_waiting = is_waiting or (width > 1 and self._is_waiting())
         if is_waiting:
             drafts, width = [NO_DRAFT] * len(drafts), 1
         inputs = [[sequence.tokens[-1]] for sequence in state.active]

@@ -20,7 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -48,8 +48,6 @@ _INTERVAL = 8
 """Rounds between two looks at whether a search is due."""
 MAX_ROWS = 8
 """Texts that share a pass: for more of them each checked token takes its time."""
-_CHANGE = 0.3
-"""Plain rounds that are lost where a copy comes after a draft and passes run ahead."""
 _GAIN_MEMORY = 0.9
 """What a round leaves of what copies promised a text before, where it shares its rounds."""
 
@@ -61,6 +59,7 @@ class Text:
     copied: CopiedText
     skipped: Tally = field(default_factory=Company.new_text)
     choice: Choice = field(default_factory=Choice)
+    last: Kind | None = None  # what its last round was
     told: Told = field(default_factory=Told)
     inner: Plan = OFF
     num_asked: int = 0
@@ -72,6 +71,15 @@ class Text:
         padded = [*chances, *[0.0] * MAX_TOKENS]
         pairs = zip(self.gains, padded, strict=False)
         self.gains = [_GAIN_MEMORY * old + (1 - _GAIN_MEMORY) * new for old, new in pairs]
+
+
+class Ended(NamedTuple):
+    """A text's round, what was chosen for it, and under which circumstances."""
+
+    step: StepRecord
+    choice: Choice
+    last: Kind | None
+    stretch: float
 
 
 class Auto(PlainStrategy):
@@ -121,11 +129,11 @@ class Auto(PlainStrategy):
         self._inner = self._find_inner(knowledge) if self._may_skip else None
         self._searched: dict[str, Any] = {}  # by an earlier process
         self._shares = knowledge.shares() if self._may_search else (0.0, 0.0)
-        self._num_layers, self._change = knowledge.num_layers, _CHANGE if self._is_recording else 0.0
+        self._num_layers = knowledge.num_layers
         self._copies, self._companies = Copies(), dict[int, Company]()
         self._gains: Sequence[float] = ()  # that copies promise the one that gains least of those that share rounds
         self._texts: dict[int, Text] = {}
-        self._round: list[StepRecord] = []
+        self._round: list[Ended] = []  # the last one, until it has been learned from
         self._shared: Choice | None = None  # of this round
         self._num_rounds, self._num_restored = 0, 0  # that it has learned from, those of earlier processes included
         self._copy_plan = Plan(drafter=COPY, tree=options.tree or ("siblings" if knowledge.is_recording else "chain"))
@@ -188,7 +196,6 @@ class Auto(PlainStrategy):
             self._inner.begin(sequence_id, prefill)
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
-        self._end_round()
         text, company = self._texts[sequence_id], self._company(context.num_rows)
         chances = self._chances(text, context)
         inner = self._inner_plan(sequence_id, context)
@@ -198,22 +205,25 @@ class Auto(PlainStrategy):
             text.promise(chances)
         if not (is_shared and self._shared):
             gains, alone = (self._gains, None) if is_shared else (chances, text.skipped)
-            can_skip, always = inner is not OFF, self._options.always
-            self._shared = company.choose(gains, alone, can_skip=can_skip, num_beside=self._num_beside, always=always)
+            always, may = self._options.always, (inner is not OFF, self._num_beside)
+            self._shared = company.choose(gains, alone, *may, always=always, last=text.last)
         text.choice = self._shared
         if text.choice.kind == "skip":
             return inner
         return self._copy(text, context) if text.choice.kind == "copy" and chances else OFF
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
-        if self._round and (
-            _clock(self._round[0]) != _clock(step) or sequence_id in {one.sequence_id for one in self._round}
-        ):
+        if self._round and _clock(self._round[0].step) != _clock(step):
             self._end_round()
-        self._round.append(step)
-        is_copy = step.plan.drafter == COPY and bool(step.draft.tokens)
-        if self._inner and not (is_copy and isinstance(self._inner, Swift)):  # it would take it for a draft of its own
+        text, kind = self._texts[sequence_id], _kind(step)
+        self._round.append(Ended(step, text.choice, text.last, text.stretch))
+        self._shared, text.last = None, kind
+        # it would take a copy for a draft of its own
+        if self._inner and not (kind == "copy" and isinstance(self._inner, Swift)):
             self._inner.observe(sequence_id, step)
+
+    def meanwhile(self) -> None:
+        self._end_round()
 
     def rehearse(self, context: PlanContext) -> None:
         if self._inner:
@@ -287,7 +297,7 @@ class Auto(PlainStrategy):
         """Of about that many rows: as `passes.serves` tells them apart."""
         size = (num_rows - 1).bit_length()
         if size not in self._companies:
-            self._companies[size] = Company(self._guess(1 << size), self._options.clock, self._change)
+            self._companies[size] = Company(self._guess(1 << size), self._options.clock, self._is_recording)
             if self._known and not size:
                 self._known.tell(self._companies[size])
         return self._companies[size]
@@ -302,19 +312,16 @@ class Auto(PlainStrategy):
         return RECORDED_GUESS if self._is_recording else GUESS
 
     def _end_round(self) -> None:
-        """Learn from a round once all of its rows are known."""
-        steps, self._round = self._round, []
-        if steps:
-            self._shared = None
-        texts = [self._texts[step.sequence_id] for step in steps if step.sequence_id in self._texts]
-        if not texts:
+        """Learn from the last round once all of its rows are known."""
+        ended, self._round = [one for one in self._round if one.step.sequence_id in self._texts], []
+        if not ended:
             return
-        first, stretch = steps[0], texts[0].stretch
+        steps, texts = [one.step for one in ended], [self._texts[one.step.sequence_id] for one in ended]
+        (first, chosen, last, stretch), company = ended[0], self._company(len(ended))
         seconds = first.draft_seconds + first.verify_seconds
         width = 1 + max(len(step.draft.tokens) for step in steps)
         tokens = sum(len(step.verdict.tokens) for step in steps) / len(steps)
-        company = self._company(len(steps))
-        choice = _done(texts[0].choice, steps, company.costs.seconds(1))
+        choice = _done(chosen, steps, company.costs.seconds(1))
         # else of no clock
         expected = choice._replace(seconds=choice.seconds * stretch if company.costs.num_rounds else seconds)
         for text, step in zip(texts, steps, strict=True):
@@ -325,7 +332,7 @@ class Auto(PlainStrategy):
         self._num_rounds += 1
         if not first.record_seconds:
             alone = texts[0].skipped if len(steps) == 1 else None
-            company.observe(choice, width, tokens, seconds / stretch, alone)
+            company.observe(choice, width, tokens, seconds / stretch, alone, last)
 
     # ------------------------------------------------------------------------------------------------ its state
 
@@ -369,10 +376,16 @@ def _own(choice: Choice, step: StepRecord) -> Choice:
     return choice if step.draft.tokens or choice.kind == "off" else Choice("off", 0, 1.0, choice.seconds)
 
 
+def _kind(step: StepRecord) -> Kind:
+    if not step.draft.tokens:
+        return "off"
+    return "copy" if step.plan.drafter == COPY else "skip"
+
+
 def _done(choice: Choice, steps: Sequence[StepRecord], plain: float) -> Choice:
     """What became of it: nothing may have been drafted, as where a pass was under way already. `plain`: seconds."""
-    drafting = [step for step in steps if step.draft.tokens]
-    if not drafting:
+    kinds = {_kind(step) for step in steps} - {"off"}
+    if not kinds:
         return Choice("off", 0, 1.0, plain)
-    kind: Kind = "copy" if all(step.plan.drafter == COPY for step in drafting) else "skip"
+    kind: Kind = "copy" if kinds == {"copy"} else "skip"
     return choice if choice.kind == kind else Choice(kind, 0, choice.tokens, choice.seconds)

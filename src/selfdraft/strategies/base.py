@@ -38,6 +38,9 @@ class PlainStrategy:
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         pass
 
+    def meanwhile(self) -> None:
+        pass
+
     def rehearse(self, context: PlanContext) -> None:
         pass
 

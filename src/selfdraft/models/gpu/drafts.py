@@ -30,7 +30,7 @@ from .memory import MAX_WIDTH, Device, DraftBuffers, PassBuffers
 MAX_KEPT_SCORES = 1 << 23
 """Rows times vocabulary up to which scores are kept, for all depths: half a gigabyte in half precision."""
 MAX_NEEDED = 8
-"""Drafts in a row that must have been foreseeable, once several were begun in vain."""
+"""Drafts in a row that must have been foreseeable, at most, once several were begun in vain."""
 
 _LOGGER = logging.getLogger(__name__)
 Read = Callable[[], list[list[int]]]
@@ -147,7 +147,7 @@ class Drafts:
         self._openings = functools.cache(lambda rows, width: PassBuffers(device, rows, width))
         self._accepting = Accepting(graphs)
         self._last: Asked | None = None
-        self._num_steady, self._num_needed = 0, 1  # drafts in a row that could have been begun unasked
+        self._num_steady, self._num_wasted = 0, 0  # drafts that could have been begun unasked, and those begun in vain
         self._begun: Found | None = None  # decides on the draft whose first token was launched unasked
         self._sent: tuple[int, int] | None = None  # where the cache was if the device has the last draft's numbers
         self.runs_ahead, self.num_begun, self.num_hits = True, 0, 0
@@ -237,13 +237,17 @@ class Drafts:
         begun = None if places is None else Begun(last.spec, found.following(request), places)
         if begun is None or not begun.is_that_of(request):
             return None
-        self._num_needed = 1
+        self._num_wasted = 0
         self.num_hits += 1
         return begun
 
     def _note_waste(self, found: Found | None) -> None:
-        if found is not None:
-            self._num_needed = min(2 * self._num_needed, MAX_NEEDED)
+        self._num_wasted += found is not None
+
+    @property
+    def _num_needed(self) -> int:
+        """Drafts in a row that must have been foreseeable. One in vain says nothing: another kind of round came once."""
+        return min(1 << max(self._num_wasted - 1, 0), MAX_NEEDED)
 
     def leave(self) -> None:
         """Another text begins: what the last one went by is free."""

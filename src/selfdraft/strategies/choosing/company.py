@@ -23,6 +23,10 @@ RETRY, MAX_RETRY = 1024, 16384
 """Tokens after which what is slower is tried again; twice as many each time that it stays slower."""
 MAX_LOST, FREE = 0.01, 8
 """Share of all seconds that trials may lose, beyond those of a few plain rounds."""
+BACK: Mapping[Kind, float] = {"off": 0.4, "skip": 0.6}
+"""Plain rounds that are lost where copies end and rounds are of that kind again: nothing has run ahead for these."""
+KEEPS = 1.05
+"""What is usual stays so until something else is faster by this factor: a change costs, and rounds differ by luck."""
 PROMISED = 16
 """Rounds that weigh as much as a calibration's trial."""
 _ARM_MEMORY, _TEXT_MEMORY, _FADING = 0.97, 0.9, 0.98
@@ -124,26 +128,27 @@ class Company:
     """Rounds of about as many rows: what they cost, what they bring, and the choice between them.
 
     Without `clock` nothing is timed: what is known of seconds stays, and rounds count as long as is expected of them.
-    `change`: plain rounds that a copy after a draft costs more, where the next draft is begun unasked, and in vain.
+    `runs_ahead`: passes are begun before they are asked for. That is lost where rounds change their kind.
     """
 
-    def __init__(self, guess: Sequence[float], clock: bool = True, change: float = 0.0) -> None:
+    def __init__(self, guess: Sequence[float], clock: bool = True, runs_ahead: bool = False) -> None:
         self.costs, self.skipping = Costs(guess), Arm()
-        self._clock, self._change = clock, change
+        self._clock, self._runs_ahead = clock, runs_ahead
         self._seconds, self._lost = 0.0, 0.0  # of all rounds, and by trials
-        self._last: Kind = "off"
+        self._usual: Kind = "off"  # what rounds are where nothing is copied
 
     def choose(
         self,
         chances: Sequence[float] = (),
         text: Tally | None = None,
-        *,
         can_skip: bool = False,
         num_beside: int = 0,
+        *,
         always: bool = False,
+        last: Kind | None = None,
     ) -> Choice:
         """`chances`: that the first 1, 2, ... tokens of a copy are all kept; none where nothing is to be copied.
-        `num_beside`: as many of them stand beside a draft.
+        `num_beside`: as many of them stand beside a draft; `last`: what the round before was.
         """
         plain = self.costs.seconds(1)
         options = [Choice("off", 0, 1.0, plain)]
@@ -152,14 +157,16 @@ class Company:
             return skip
         if skip and (always or self.skipping.is_known):
             options.append(skip)
-        rate = max(one.tokens / one.seconds for one in options)
+        usual = max(options, key=lambda one: one.tokens / one.seconds * (KEEPS if one.kind == self._usual else 1.0))
+        self._usual, rate = usual.kind, usual.tokens / usual.seconds
         options[1:] = [one.with_copies(chances[:num_beside]) for one in options[1:]]
         if chances:
             options.append(self._best_copy(chances, rate))
         if always:
             options = options[1:] or options
-        late = self._change * plain if self._last == "skip" else 0.0
-        return max(options, key=lambda one: one.tokens - rate * (one.seconds + late * (one.kind == "copy")))
+        late = BACK[usual.kind] * plain if self._runs_ahead else 0.0
+        dear = "copy" if last == usual.kind else usual.kind if last == "copy" else None
+        return max(options, key=lambda one: one.tokens - rate * (one.seconds + late * (one.kind == dear)))
 
     def _best_copy(self, chances: Sequence[float], rate: float) -> Choice:
         """As long as its tokens are worth their time. Between two knots that changes little."""
@@ -183,9 +190,18 @@ class Company:
     def _may_lose(self) -> bool:
         return self._lost <= MAX_LOST * self._seconds + FREE * self.costs.seconds(1)
 
-    def observe(self, choice: Choice, width: int, tokens: float, seconds: float, text: Tally | None = None) -> None:
-        """A round; `tokens` of each row, on average. For the first one of a trial nothing has run ahead: it is none."""
-        if self._clock and choice.kind != "skip":
+    def observe(
+        self,
+        choice: Choice,
+        width: int,
+        tokens: float,
+        seconds: float,
+        text: Tally | None = None,
+        last: Kind | None = None,
+    ) -> None:
+        """A round; `tokens` of each row, on average. Where nothing has run ahead for it, it tells nothing of others."""
+        is_usual = choice.kind in ("copy", last) or not (self._runs_ahead or choice.is_trial)
+        if self._clock and choice.kind != "skip" and is_usual:
             self.costs.observe(width, seconds)
         seconds = seconds if self._clock else choice.seconds
         arm, plain = self.skipping, self.costs.seconds(1)
@@ -194,7 +210,7 @@ class Company:
             arm.num_since += tokens
             if text is not None:
                 text.fade()
-        elif self._last == "skip" or not choice.is_trial:
+        elif is_usual:
             arm.observe(own, seconds / plain)
             if text is not None:
                 text.add(own, seconds)
@@ -203,7 +219,6 @@ class Company:
         if choice.is_trial:
             self._lost += max(0.0, seconds - tokens * plain)
         self._seconds += seconds
-        self._last = choice.kind
 
     @staticmethod
     def new_text() -> Tally:
