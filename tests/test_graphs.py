@@ -23,6 +23,7 @@ from learned import profile
 from pico import VOCAB_SIZE, letter_tokenizer, pico
 from selfdraft import Engine, Generation, SkipSet
 from selfdraft.chains import DraftTask
+from selfdraft.drafters.lookup import Lookup
 from selfdraft.drafters.model import Model
 from selfdraft.engine import accept, logprobs
 from selfdraft.engine import engine as engine_module
@@ -928,6 +929,45 @@ def test_no_pass_ahead_is_wasted_by_lookups(mode: dict[str, Any]) -> None:
     assert 0 < run_ahead.call_count - 1 <= runner.num_hits <= run_ahead.call_count
     assert wait.call_count == 1
     assert found.tokens == Engine(model, None, strategy="off").generate([1, 2, 3], max_new_tokens=40, **mode).tokens
+
+
+@pytest.mark.parametrize("mode", [{}, {"temperature": 0.8, "seed": 3}], ids=["greedy", "drawn"])
+def test_what_the_model_drafts_itself_waits_for_a_pass_under_way(mode: dict[str, Any]) -> None:
+    """It could not begin before, and would be in vain: one round more is plain, and nothing runs ahead of the draft."""
+    model = pico("llama")
+    engine = new_engine(model, strategy="fixed", lookahead="fixed")
+    plans = (Plan(SKIP, max_draft_tokens=3 * (number % 6 > 2)) for number in itertools.count())
+    with (
+        mock.patch.object(engine._method({}).strategy, "plan", side_effect=plans),
+        mock.patch.object(engine._runner._passes, "forget_ahead", wraps=engine._runner._passes.forget_ahead) as forget,
+    ):
+        found = engine.generate([1, 2, 3], max_new_tokens=30, **mode)
+    assert [len(step.draft.tokens) for step in found.steps[:12]] == [0, 0, 0, 0, 3, 3] * 2
+    assert forget.called
+    assert engine._runner.num_hits >= 4
+    assert found.tokens == Engine(model, None, strategy="off").generate([1, 2, 3], max_new_tokens=30, **mode).tokens
+
+
+@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
+@pytest.mark.parametrize("tree", ["chain", "siblings"])
+def test_what_a_strategy_has_found_itself_is_verified_as_it_is(acceptance: str, tree: str) -> None:
+    """No drafter is asked. The first path is the chain, the others stand beside it; all end where the text does."""
+    model, calls = pico("llama"), {"max_new_tokens": 20, "acceptance": acceptance, "tree": tree}
+    right = Engine(model, None, strategy="off").generate([1, 2, 3], max_new_tokens=20).tokens
+    engine = new_engine(model, strategy="fixed", drafter="lookup")
+
+    def plan(number: int, context: Any) -> Plan:
+        left = tuple(right[context.num_generated_tokens :][:4])
+        return Plan(drafter="lookup", max_draft_tokens=4, paths=((7, 7), left))
+
+    with (
+        mock.patch.object(engine._method({}).strategy, "plan", side_effect=plan),
+        mock.patch.object(Lookup, "open", side_effect=AssertionError),
+    ):
+        found = engine.generate([1, 2, 3], **calls)
+    assert found.tokens == right
+    assert [len(step.verdict.tokens) for step in found.steps] == [5, 5, 5, 5]
+    assert found.steps[0].draft.chain_length == 2
 
 
 def test_what_a_draft_model_drafts_does_not_wait() -> None:

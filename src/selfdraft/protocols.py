@@ -128,10 +128,8 @@ class Runner(Protocol):
     def draft(
         self, task: DraftTask, request: PassRequest, cache: Any, vocabulary: int | None = None
     ) -> DraftedChain | None:
-        """Draft a whole chain; `request` is its first pass, tokens on the host. None: go token by token.
-
-        The chain goes on after the last column. With `vocabulary`, only that many of the first tokens are drafted.
-        """
+        """Draft a whole chain after the last column of `request`, its first pass, whose tokens are on the host; with
+        `vocabulary`, of that many of the first tokens only. None: go token by token."""
 
     def probe(self, cache: Any, tokens: Sequence[int], first: int = 0, row: int = 0) -> Probe:
         """Look at `tokens`, which stand from position `first` on in the text of that row of the cache."""
@@ -382,10 +380,8 @@ class Tree(Protocol):
     max_candidates: int  # at one depth, the chain's own token included
 
     def max_nodes(self, num_rows: int, *, is_recorded: bool) -> int | None:
-        """Of a row's draft, one of `num_rows` that are verified together; None: no limit.
-
-        `is_recorded`: a verification of many tokens costs little more than of one.
-        """
+        """Of a row's draft, one of `num_rows` that are verified together; None: no limit. `is_recorded`: a verification
+        of many tokens costs little more than of one."""
 
     def num_candidates(self, confidence: float) -> int:
         """How many of the draft's best tokens to verify at a depth, at least 1."""

@@ -231,7 +231,7 @@ class Drafts:
         is_steady = last is not None and asked is not None and last.leads_to(asked)
         self._num_steady = self._num_steady + 1 if is_steady else 0
         if found is None or last is None or asked is None or not is_steady:
-            self._note_waste(found)
+            self._num_wasted += found is not None
             return None
         places = last.places_of(asked) if found.place == place_of(cache) else None
         begun = None if places is None else Begun(last.spec, found.following(request), places)
@@ -241,12 +241,9 @@ class Drafts:
         self.num_hits += 1
         return begun
 
-    def _note_waste(self, found: Found | None) -> None:
-        self._num_wasted += found is not None
-
     @property
     def _num_needed(self) -> int:
-        """Drafts in a row that must have been foreseeable. One in vain says nothing: another kind of round came once."""
+        """Drafts in a row that must have been foreseeable. One in vain says nothing: something else came once."""
         return min(1 << max(self._num_wasted - 1, 0), MAX_NEEDED)
 
     def leave(self) -> None:
@@ -255,7 +252,7 @@ class Drafts:
 
     def forget(self) -> None:
         """Something else than the next draft is asked for."""
-        self._note_waste(self._begun)
+        self._num_wasted += self._begun is not None
         self._begun = None
 
     def begin_next(
