@@ -29,9 +29,9 @@ KEEPS = 1.05
 """What is usual stays so until something else is faster by this factor: a change costs, and rounds differ by luck."""
 PROMISED = 16
 """Rounds that weigh as much as a calibration's trial."""
-_ARM_MEMORY, _TEXT_MEMORY, _FADING = 0.97, 0.9, 0.98
+_ARM_MEMORY, _TEXT_MEMORY, _FADING = 0.985, 0.9, 0.98
 """What a round leaves of the weight of those before it: of all texts, of one, and if it was another kind of round."""
-_TEXT_PRIOR = 4.0
+_TEXT_PRIOR = 20.0
 """Rounds of one text that weigh as much as those of all others."""
 
 
@@ -90,12 +90,13 @@ class Arm:
         return self.is_hopeless or self.total.rounds >= TRIAL - 1
 
     def expect(self, text: Tally) -> tuple[float, float]:
-        """Tokens and plain rounds' seconds of a round in this text."""
-        total, weight = self.total, text.rounds + _TEXT_PRIOR
+        """Tokens and plain rounds' seconds of a round in this text. The more it disappoints, the less others count."""
+        total = self.total
         if not total.rounds:
             return 1.0, 1.0
-        tokens = (text.tokens + _TEXT_PRIOR * total.tokens / total.rounds) / weight
-        return tokens, total.seconds / total.rounds
+        usual = total.tokens / total.rounds
+        prior = _TEXT_PRIOR * min(1.0, text.tokens / (text.rounds * usual) if text.rounds else 1.0) ** 3
+        return (text.tokens + prior * usual) / (text.rounds + prior), total.seconds / total.rounds
 
     def observe(self, tokens: float, seconds: float) -> None:
         self.total.add(tokens, seconds)
