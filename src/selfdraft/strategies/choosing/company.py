@@ -27,7 +27,7 @@ BACK: Mapping[Kind, float] = {"off": 0.4, "skip": 0.6}
 """Plain rounds that are lost where copies end and rounds are of that kind again: nothing has run ahead for these."""
 KEEPS = 1.05
 """What is usual stays so until something else is faster by this factor: a change costs, and rounds differ by luck."""
-PROMISED = 16
+PROMISED = 32
 """Rounds that weigh as much as a calibration's trial."""
 _ARM_MEMORY, _TEXT_MEMORY, _FADING = 0.985, 0.9, 0.98
 """What a round leaves of the weight of those before it: of all texts, of one, and if it was another kind of round."""
