@@ -54,7 +54,7 @@ BUDGETS = {
     "profiles": 1095,
     "drafters": 850,
     "strategies": 4595,
-    "strategies/choosing": 612,
+    "strategies/choosing": 613,
     "lookahead": 906,
     "trees": 150,
     "engine": 4746,
