@@ -5,20 +5,24 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cases import MODES
-from learned import profile
+from learned import FRONTIER, profile
 from pico import pico
 from selfdraft import Engine, Generation, OptionError
 from selfdraft.engine.worth import Worth
 from selfdraft.profiles import learned
 from selfdraft.profiles.key import ProfileKey
+from selfdraft.profiles.profile import Profile
 from selfdraft.strategies.auto import MAX_ROWS, Auto
 from selfdraft.strategies.choosing.company import Company
+from selfdraft.strategies.choosing.text import Text
+from selfdraft.strategies.knn import Knn
 from selfdraft.strategies.swift import Swift
 from test_graphs import new_engine
 
@@ -186,6 +190,61 @@ def test_save_writes_at_once(keeps: Path) -> None:
     engine.generate(REPEATS, max_new_tokens=NUM_TOKENS)
     assert engine.save() == learned.path_of(ProfileKey.of(engine.model))
     assert engine.save().is_file()
+
+
+def prune_alone(*trials: dict[str, Any]) -> Profile:
+    known = profile(prune={"frontier": FRONTIER, "trials": list(trials)})
+    return replace(known, artefacts={"prune": known.artefacts["prune"]})
+
+
+def test_what_other_sets_brought_is_not_taken_over(keeps: Path) -> None:
+    """Seconds and copies stay known; how the skipped self fares is begun again once the profile has sets for it."""
+    engine = Engine(pico("llama"), settings={"auto": {"budget": 0.0}})
+    engine.generate(REPEATS, max_new_tokens=NUM_TOKENS)
+    state = strategy_of(engine).state()
+    state["companies"]["0"]["skipping"] |= {"rounds": 9.0, "tokens": 9.0, "seconds": 30.0, "is_hopeless": True}
+    knowledge = Engine(pico("llama"), profile=prune_alone()).knowledge.for_methods
+    for sets, is_same in (("prune", True), ("swift", False)):
+        kept = {**state, "sets": sets}
+        company = Auto(Auto.Options(), replace(knowledge, learned=lambda name, kept=kept: kept))._company(1)
+        assert company.skipping.is_hopeless == is_same
+        assert company.costs.state()["logs"] == state["companies"]["0"]["costs"]["logs"]
+
+
+def test_a_calibration_tells_how_the_skipped_self_fares() -> None:
+    """By its own trial, not by those of other sets; so it is no trial for `auto`, and plain rounds are known."""
+    other = {"strategy": "fixed", "mean_generated_length": 9.0, "measured": 9.0}
+    own = {"strategy": "prune", "mean_generated_length": 2.5, "measured": 1.25}
+    company = strategy_of(Engine(pico("llama"), profile=prune_alone(other, own)))._company(1)
+    assert company.skipping.total.rate == pytest.approx(1.25)
+    assert company.costs.is_known
+    choice = company.choose((), can_skip=True)
+    assert (choice.kind, choice.is_trial) == ("skip", False)
+    untried = strategy_of(Engine(pico("llama"), profile=prune_alone(other)))._company(1)
+    assert not untried.skipping.is_known
+    assert not untried.costs.is_known
+
+
+@pytest.mark.parametrize("measured", ["fast", -1.0, None])
+def test_a_damaged_trial_is_told_and_done_without(measured: Any) -> None:
+    known = prune_alone({"strategy": "prune", "mean_generated_length": 2.5, "measured": measured})
+    with pytest.warns(UserWarning, match="without sets of 'prune'"):
+        engine = Engine(pico("llama"), profile=known)
+    assert engine.generate(REPEATS, max_new_tokens=9).finish_reason == "length"
+
+
+def test_texts_of_one_domain_tell_about_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of what the last one has shown, of drafts and of copies."""
+    monkeypatch.setattr(Knn, "report", lambda self, sequence_id: {"domain": "rhymes"})
+    engine = Engine(pico("llama"), profile=profile(), settings={"auto": {"always": True}})
+    engine.generate(REPEATS, max_new_tokens=NUM_TOKENS)
+    shown = strategy_of(engine)._shown["rhymes"]
+    assert shown[0] > 0
+    begun: list[Any] = []
+    expect = Text.expect
+    monkeypatch.setattr(Text, "expect", lambda self, known: (expect(self, known), begun.append(self.shown)))
+    engine.generate(PROMPTS[1], max_new_tokens=3)
+    assert begun == [tuple(one / 2 for one in shown)]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "[" * 200_000, '{"selfdraft_learned": 1, "strategies": null}', "\x00"])

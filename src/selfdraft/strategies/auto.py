@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 
@@ -30,12 +30,12 @@ from ..protocols import Knowledge, PlanContext, Strategy
 from ..registry import find
 from ..types import OFF, Plan, StepRecord
 from .base import PlainStrategy
-from .choosing.company import Choice, Company, Kind, Tally
+from .choosing.company import Choice, Company, Kind
 from .choosing.copies import MAX_BESIDE, MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
 from .choosing.costs import GUESS, KNOTS, RECORDED_GUESS, Costs
 from .choosing.known import Known
 from .choosing.numbers import bounded, one_of
-from .choosing.told import Told
+from .choosing.text import Ended, Text
 from .swift import Swift
 
 COPY = "lookup"
@@ -48,38 +48,6 @@ _INTERVAL = 8
 """Rounds between two looks at whether a search is due."""
 MAX_ROWS = 8
 """Texts that share a pass: for more of them each checked token takes its time."""
-_GAIN_MEMORY = 0.9
-"""What a round leaves of what copies promised a text before, where it shares its rounds."""
-
-
-@dataclass
-class Text:
-    """Of one text: its copies, how the skipped self fares in it, what the next round does and what rounds did."""
-
-    copied: CopiedText
-    skipped: Tally = field(default_factory=Company.new_text)
-    choice: Choice = field(default_factory=Choice)
-    last: Kind | None = None  # what its last round was
-    told: Told = field(default_factory=Told)
-    inner: Plan = OFF
-    num_asked: int = 0
-    num_rows: int = 1  # of its last round
-    stretch: float = 1.0  # seconds of a plain round after so long a text, over those after a usual one
-    gains: list[float] = field(default_factory=lambda: [0.0] * MAX_TOKENS)  # what copies promised of late, by length
-
-    def promise(self, chances: Sequence[float]) -> None:
-        padded = [*chances, *[0.0] * MAX_TOKENS]
-        pairs = zip(self.gains, padded, strict=False)
-        self.gains = [_GAIN_MEMORY * old + (1 - _GAIN_MEMORY) * new for old, new in pairs]
-
-
-class Ended(NamedTuple):
-    """A text's round, what was chosen for it, and under which circumstances."""
-
-    step: StepRecord
-    choice: Choice
-    last: Kind | None
-    stretch: float
 
 
 class Auto(PlainStrategy):
@@ -133,6 +101,7 @@ class Auto(PlainStrategy):
         self._copies, self._companies = Copies(), dict[int, Company]()
         self._gains: Sequence[float] = ()  # that copies promise the one that gains least of those that share rounds
         self._texts: dict[int, Text] = {}
+        self._shown: dict[str, Sequence[float]] = {}  # by the last text of each domain
         self._round: list[Ended] = []  # the last one, until it has been learned from
         self._shared: Choice | None = None  # of this round
         self._num_rounds, self._num_restored = 0, 0  # that it has learned from, those of earlier processes included
@@ -166,6 +135,10 @@ class Auto(PlainStrategy):
     def _may_search(self) -> bool:
         return self._may_skip and self._inner is None and self._options.budget != 0 and self._options.clock
 
+    @property
+    def _is_searching(self) -> bool:
+        return isinstance(self._inner, Swift)
+
     def _begin_search(self, costs: Costs) -> None:
         """By what plain rounds took: nothing else is timed for it. Where passes are not recorded steps are short: one
         takes as long as a few rounds, so that nobody notices.
@@ -191,9 +164,12 @@ class Auto(PlainStrategy):
         return self._inner.condense(captured) if self._inner else captured
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
-        self._texts[sequence_id] = Text(CopiedText(self._copies))
+        self._texts[sequence_id] = text = Text(CopiedText(self._copies))
         if self._inner:
             self._inner.begin(sequence_id, prefill)
+            text.domain = "" if self._is_searching else self._inner.report(sequence_id).get("domain") or ""
+        if text.domain in self._shown:
+            text.expect(self._shown[text.domain])
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
         text, company = self._texts[sequence_id], self._company(context.num_rows)
@@ -219,7 +195,7 @@ class Auto(PlainStrategy):
         self._round.append(Ended(step, text.choice, text.last, text.stretch))
         self._shared, text.last = None, kind
         # it would take a copy for a draft of its own
-        if self._inner and not (kind == "copy" and isinstance(self._inner, Swift)):
+        if self._inner and not (kind == "copy" and self._is_searching):
             self._inner.observe(sequence_id, step)
 
     def meanwhile(self) -> None:
@@ -231,7 +207,7 @@ class Auto(PlainStrategy):
 
     def report(self, sequence_id: int) -> Mapping[str, Any]:
         self._end_round()
-        inner = {} if self._inner is None or isinstance(self._inner, Swift) else self._inner.report(sequence_id)
+        inner = {} if self._inner is None or self._is_searching else self._inner.report(sequence_id)
         text = self._texts[sequence_id]
         company = self._company(text.num_rows)
         plain = company.costs.seconds(1) if company.costs.is_known else None
@@ -250,7 +226,7 @@ class Auto(PlainStrategy):
 
     def _skipping(self, company: Company) -> str:
         arm = company.skipping
-        if self._inner is None or (isinstance(self._inner, Swift) and not arm.total.rounds):
+        if self._inner is None or (self._is_searching and not arm.total.rounds):
             return "no sets are known; `selfdraft calibrate` finds some"
         if not arm.total.rounds:
             return "plain decoding promises more, by the profile" if company.costs.is_known else "not tried yet"
@@ -259,7 +235,8 @@ class Auto(PlainStrategy):
 
     def end(self, sequence_id: int) -> None:
         self._end_round()
-        self._texts.pop(sequence_id, None)
+        if (text := self._texts.pop(sequence_id, None)) and text.domain:
+            self._shown[text.domain] = text.shown
         if self._inner:
             self._inner.end(sequence_id)
 
@@ -279,7 +256,7 @@ class Auto(PlainStrategy):
             return OFF if self._may_skip or self._may_copy else Plan()
         text = self._texts[sequence_id]
         text.num_asked += 1
-        if text.inner is not OFF or text.num_asked % _INTERVAL == 0 or not isinstance(self._inner, Swift):
+        if text.inner is not OFF or text.num_asked % _INTERVAL == 0 or not self._is_searching:
             text.inner = self._inner.plan(sequence_id, context)
         return text.inner
 
