@@ -65,6 +65,15 @@ def test_where_rounds_run_ahead_one_kind_is_kept_to(matches: tuple[float, ...], 
     assert sum(reached) / 4 > 0.94
 
 
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.8])
+def test_a_worthless_draft_is_not_made_for_the_copies_beside_it(share: float) -> None:
+    """What these bring is not the draft's merit, and a plain round that copies is cheaper."""
+    world = World(**{**GPU, "skips": (1.05, 1.65)}, matches=(1 - share, 0, 0, share, 0), holds={**LONG, 4: 0.75})
+    reached = [Run(seed=seed).rounds(world, 1500) / world.simple_rates()["copy, off"] for seed in range(4)]
+    print(f"{share:.0%}: {sum(reached) / 4:.3f} of it on average, {min(reached):.3f} at least")
+    assert sum(reached) / 4 > 0.97
+
+
 def test_where_rounds_run_ahead_kinds_change_with_the_text() -> None:
     """It repeats for 80 tokens, then writes as many new ones, each nearly as fast as if there were nothing else."""
     new, repeats = (World(**GPU, matches=matches, holds=LONG) for matches in ((1, 0, 0, 0, 0), (0, 0, 0, 0, 1)))

@@ -18,7 +18,7 @@ from selfdraft import Engine, Generation, OptionError
 from selfdraft.engine.worth import Worth
 from selfdraft.profiles import learned
 from selfdraft.profiles.key import ProfileKey
-from selfdraft.profiles.profile import Profile
+from selfdraft.profiles.profile import Artefact, Profile
 from selfdraft.strategies.auto import MAX_ROWS, Auto
 from selfdraft.strategies.choosing.company import Company
 from selfdraft.strategies.choosing.text import Text
@@ -225,12 +225,44 @@ def test_a_calibration_tells_how_the_skipped_self_fares() -> None:
     assert not untried.costs.is_known
 
 
-@pytest.mark.parametrize("measured", ["fast", -1.0, None])
-def test_a_damaged_trial_is_told_and_done_without(measured: Any) -> None:
-    known = prune_alone({"strategy": "prune", "mean_generated_length": 2.5, "measured": measured})
-    with pytest.warns(UserWarning, match="without sets of 'prune'"):
-        engine = Engine(pico("llama"), profile=known)
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [{"strategy": "prune", "mean_generated_length": 2.5, "measured": "fast"}],
+        [{"strategy": "prune", "mean_generated_length": 10**400, "measured": 1.0}],
+        [{"strategy": "prune", "mean_generated_length": 2.5}],
+        [5],
+        "abc",
+        {"a": 1},
+    ],
+    ids=str,
+)
+def test_a_damaged_trial_is_as_if_it_were_not_there(trials: Any) -> None:
+    """The sets are good all the same."""
+    known = prune_alone()
+    known = replace(known, artefacts={"prune": Artefact({"frontier": FRONTIER, "trials": trials})})
+    engine = Engine(pico("llama"), profile=known)
+    assert type(strategy_of(engine)._inner).__name__ == "Prune"
+    assert not strategy_of(engine)._company(1).skipping.is_known
     assert engine.generate(REPEATS, max_new_tokens=9).finish_reason == "length"
+
+
+def test_without_a_clock_nothing_is_tried() -> None:
+    """A trial's seconds would be guessed."""
+    slow = {"strategy": "prune", "mean_generated_length": 1.2, "measured": 0.6}
+    engine = Engine(pico("llama"), profile=prune_alone(slow), settings={"auto": {"clock": False}})
+    company = strategy_of(engine)._company(1)
+    company.skipping.num_since = 1e9
+    assert company.choose((), can_skip=True).kind == "off"
+    assert company.skipping.is_known
+
+
+def test_rows_that_were_told_to_be_alone_teach_nothing_together() -> None:
+    """Where rejection tests what was drawn, each text decides as if it were alone."""
+    engine = Engine(pico("llama"), profile=prune_alone(), acceptance="rejection")
+    engine.generate([REPEATS] * 12, max_new_tokens=9, temperature=0.8)
+    assert set(strategy_of(engine)._companies) == {0}
+    assert not strategy_of(engine)._company(1).costs.num_rounds
 
 
 def test_texts_of_one_domain_tell_about_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +299,7 @@ DAMAGE: dict[str, Any] = {
     "companies.0.costs.counts": [-1] * 11,
     "companies.0.skipping.retry": float("inf"),
     "companies.0.skipping.rounds": -5,
+    "companies.0.skipping.rounds ": 9.0,
     "copies.kept": [[10**400] * 4] * 8,
 }
 

@@ -123,12 +123,13 @@ class Run:
         if world.runs_ahead and choice.kind not in ("copy", self._last):
             seconds += BACK[choice.kind] * world.seconds(1)
         self.done.append((choice, mean, seconds))
-        kept = self._kept(world.holds[length], length) if length else 0
+        kept, own = self._kept(world.holds[length], length) if length else 0, None
         tokens = 1.0 + min(kept, choice.num_drafted)
-        if choice.kind == "skip":
-            tokens = float(1 + rng.binomial(11, (mean - 1) / 11))
+        if choice.kind == "skip" and world.skips:
+            own = float(1 + rng.binomial(11, (world.skips[0] - 1) / 11))
+            tokens = max(own, 1.0 + min(kept, world.num_beside))
         seconds *= world.scale(len(self.done)) * float(rng.lognormal(0, world.noise))
-        self.company.observe(choice, 1 + choice.num_drafted, tokens, seconds, self._skipped, self._last)
+        self.company.observe(choice, 1 + choice.num_drafted, tokens, seconds, self._skipped, self._last, own)
         self._last = choice.kind
 
     def _length(self, world: World) -> int:

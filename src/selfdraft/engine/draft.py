@@ -73,6 +73,12 @@ def _may_draft(state: State, row: int, plan: Plan) -> bool:
     return plan.max_draft_tokens != 0 and not (pauses and pauses(sequence.noise_sequence, sequence.num_generated))
 
 
+def asks_itself(state: State, row: int, plan: Plan) -> bool:
+    """Whether the model itself is to draft for this row."""
+    is_own = not plan.paths and state.row_cohorts[row].method.drafter_of(plan).waits
+    return is_own and _may_draft(state, row, plan) and _cap(plan, state.active[row]) > 0
+
+
 def _found(state: State, row: int, plan: Plan, is_recorded: bool) -> Draft:
     """What the strategy has found itself, as a tree."""
     (chain, *branches), cap, cohort = plan.paths, _cap(plan, state.active[row]), state.row_cohorts[row]

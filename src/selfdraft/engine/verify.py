@@ -10,6 +10,7 @@ from ..passes import Choosing, PassOutput, PassRequest, Resume, Site, TreeMask, 
 from ..protocols import Runner
 from ..types import NO_DRAFT, ROOT, Draft, Plan
 from .accept import Coupled, Rejection, Targets
+from .draft import asks_itself
 from .method import Cohort
 from .state import State
 
@@ -56,11 +57,7 @@ class TargetPass:
 
     def drafts_wait(self, plans: Sequence[Plan]) -> bool:
         """Drafts that the model itself would make could only begin after a pass that is under way: it is not wasted."""
-        pairs = zip(plans, self._state.row_cohorts, strict=True)
-        asks = any(
-            plan.max_draft_tokens != 0 and not plan.paths and one.method.drafter_of(plan).waits for plan, one in pairs
-        )
-        return asks and self._is_waiting()
+        return any(asks_itself(self._state, row, plan) for row, plan in enumerate(plans)) and self._is_waiting()
 
     def __call__(self, drafts: Sequence[Draft], is_waiting: bool = False) -> tuple[list[Judged], PassOutput]:
         """`is_waiting`: the drafts come in the next round, so nothing else may run ahead of them."""

@@ -127,7 +127,7 @@ class Auto(PlainStrategy):
                     found: Strategy = kind(kind.Options(**told), knowledge)
                     self._known = Known.of(knowledge, name) if name in INNER else None
                     return found
-            except (ProfileError, OptionError, LookupError, TypeError, ValueError) as error:
+            except (ProfileError, OptionError) as error:
                 warnings.warn(f"drafting does without sets of {name!r}, for {error}", stacklevel=2)
         return None
 
@@ -175,12 +175,12 @@ class Auto(PlainStrategy):
         text, company = self._texts[sequence_id], self._company(context.num_rows)
         chances = self._chances(text, context)
         inner = self._inner_plan(sequence_id, context)
-        is_shared = context.num_rows > 1
+        text.num_rows, is_shared = context.num_rows, context.num_rows > 1
         text.stretch = self._known.stretch(context.num_context_tokens) if self._known else 1.0
         if is_shared:
             text.promise(chances)
         if not (is_shared and self._shared):
-            gains, alone = (self._gains, None) if is_shared else (chances, text.skipped)
+            gains, alone = (self._gains[: self._options.max_tokens], None) if is_shared else (chances, text.skipped)
             always, may = self._options.always, (inner is not OFF, self._num_beside)
             self._shared = company.choose(gains, alone, *may, always=always, last=text.last)
         text.choice = self._shared
@@ -192,7 +192,7 @@ class Auto(PlainStrategy):
         if self._round and _clock(self._round[0].step) != _clock(step):
             self._end_round()
         text, kind = self._texts[sequence_id], _kind(step)
-        self._round.append(Ended(step, text.choice, text.last, text.stretch))
+        self._round.append(Ended(step, text, text.choice, text.last))
         self._shared, text.last = None, kind
         # it would take a copy for a draft of its own
         if self._inner and not (kind == "copy" and self._is_searching):
@@ -290,11 +290,12 @@ class Auto(PlainStrategy):
 
     def _end_round(self) -> None:
         """Learn from the last round once all of its rows are known."""
-        ended, self._round = [one for one in self._round if one.step.sequence_id in self._texts], []
+        ended, self._round = self._round, []
         if not ended:
             return
-        steps, texts = [one.step for one in ended], [self._texts[one.step.sequence_id] for one in ended]
-        (first, chosen, last, stretch), company = ended[0], self._company(len(ended))
+        steps, texts = [one.step for one in ended], [one.text for one in ended]
+        first, text, chosen, last = ended[0]
+        company, stretch = self._company(text.num_rows), text.stretch
         seconds = first.draft_seconds + first.verify_seconds
         width = 1 + max(len(step.draft.tokens) for step in steps)
         tokens = sum(len(step.verdict.tokens) for step in steps) / len(steps)
@@ -303,13 +304,14 @@ class Auto(PlainStrategy):
         expected = choice._replace(seconds=choice.seconds * stretch if company.costs.num_rounds else seconds)
         for text, step in zip(texts, steps, strict=True):
             text.told.add(_own(expected, step), len(step.verdict.tokens), seconds)
-            text.num_rows = len(steps)
         if len(texts) > 1:  # who waits for all of them is not helped by copies of some
             self._gains = [min(column) for column in zip(*(text.gains for text in texts), strict=True)]
         self._num_rounds += 1
-        if not first.record_seconds:
-            alone = texts[0].skipped if len(steps) == 1 else None
-            company.observe(choice, width, tokens, seconds / stretch, alone, last)
+        # texts that were told that they are alone may not be
+        if not first.record_seconds and len(ended) <= texts[0].num_rows:
+            alone = texts[0].skipped if texts[0].num_rows == 1 else None
+            own = sum(map(_drafted, steps)) / len(steps)
+            company.observe(choice, width, tokens, seconds / stretch, alone, last, own)
 
     # ------------------------------------------------------------------------------------------------ its state
 
@@ -346,6 +348,12 @@ class Auto(PlainStrategy):
 def _clock(step: StepRecord) -> tuple[float, ...]:
     """Rows of a round share it."""
     return step.draft_seconds, step.verify_seconds, step.optimise_seconds
+
+
+def _drafted(step: StepRecord) -> int:
+    """Tokens of a round without those that copies beside the draft brought: the chain's, a sibling, the target's."""
+    chain = sum(node < step.draft.chain_length for node in step.verdict.nodes)
+    return 1 + min(len(step.verdict.nodes), chain + 1)
 
 
 def _own(choice: Choice, step: StepRecord) -> Choice:

@@ -244,7 +244,7 @@ class Drafts:
     @property
     def _num_needed(self) -> int:
         """Drafts in a row that must have been foreseeable. One in vain says nothing: something else came once."""
-        return min(1 << max(self._num_wasted - 1, 0), MAX_NEEDED)
+        return min(max(self._num_wasted - 1, 1), MAX_NEEDED)
 
     def leave(self) -> None:
         """Another text begins: what the last one went by is free."""

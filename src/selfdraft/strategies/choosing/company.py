@@ -31,8 +31,8 @@ PROMISED = 32
 """Rounds that weigh as much as a calibration's trial."""
 _ARM_MEMORY, _TEXT_MEMORY, _FADING = 0.985, 0.9, 0.98
 """What a round leaves of the weight of those before it: of all texts, of one, and if it was another kind of round."""
-_TEXT_PRIOR = 20.0
-"""Rounds of one text that weigh as much as those of all others."""
+_TEXT_PRIOR, _SMOOTH = 20.0, 1.0
+"""Rounds of one text that weigh as much as those of all others; usual ones that soften its first disappointments."""
 
 
 @dataclass
@@ -59,21 +59,18 @@ class Tally:
 
 
 class Choice(NamedTuple):
-    """What a round does, and what is expected of it. `num_drafted`: of a copy; `beside`: tokens by copies that stand
-    beside a draft.
-    """
+    """What a round does, and what is expected of it. `num_drafted`: of a copy."""
 
     kind: Kind = "off"
     num_drafted: int = 0
     tokens: float = 1.0
     seconds: float = 0.0
     is_trial: bool = False
-    beside: float = 0.0
 
     def with_copies(self, chances: Sequence[float]) -> Choice:
-        """Where the copy's first token is right, so are all of its; else the draft's may be."""
+        """These stand beside it. Where the copy's first token is right, so are all of its; else the draft's may be."""
         more = sum(chances) - chances[0] * (self.tokens - 1) if chances else 0.0
-        return self._replace(tokens=self.tokens + more, beside=more) if more > 0 else self
+        return self._replace(tokens=self.tokens + max(0.0, more))
 
 
 @dataclass
@@ -95,7 +92,8 @@ class Arm:
         if not total.rounds:
             return 1.0, 1.0
         usual = total.tokens / total.rounds
-        prior = _TEXT_PRIOR * min(1.0, text.tokens / (text.rounds * usual) if text.rounds else 1.0) ** 3
+        shown = (text.tokens + _SMOOTH * usual) / ((text.rounds + _SMOOTH) * usual)
+        prior = _TEXT_PRIOR * min(1.0, shown) ** 3
         return (text.tokens + prior * usual) / (text.rounds + prior), total.seconds / total.rounds
 
     def observe(self, tokens: float, seconds: float) -> None:
@@ -122,6 +120,8 @@ class Arm:
     def of_state(cls, state: Mapping[str, Any]) -> Arm:
         rounds, tokens, seconds, since = (bounded(state[name]) for name in ("rounds", "tokens", "seconds", "num_since"))
         retry = int(bounded(state["retry"], RETRY, MAX_RETRY))
+        if rounds and not (tokens >= rounds and seconds > 0):
+            raise ValueError("its rounds emitted nothing, or took no time")
         return cls(Tally(_ARM_MEMORY, rounds, tokens, seconds), since, retry, bool(state["is_hopeless"]))
 
 
@@ -165,9 +165,16 @@ class Company:
             options.append(self._best_copy(chances, rate))
         if always:
             options = options[1:] or options
-        late = BACK[usual.kind] * plain if self._runs_ahead else 0.0
-        dear = "copy" if last == usual.kind else usual.kind if last == "copy" else None
-        return max(options, key=lambda one: one.tokens - rate * (one.seconds + late * (one.kind == dear)))
+        return max(options, key=lambda one: one.tokens - rate * (one.seconds + plain * self._late(one.kind, last)))
+
+    def _late(self, kind: Kind, last: Kind | None) -> float:
+        """Plain rounds that are lost as nothing has run ahead: now, or where what is usual comes after a copy."""
+        if not self._runs_ahead:
+            return 0.0
+        if kind == "copy":
+            return BACK[self._usual] if last == self._usual else 0.0
+        is_new = last == "copy" if kind == self._usual else kind == "skip" and last != "skip"
+        return BACK[kind] if is_new else 0.0
 
     def _best_copy(self, chances: Sequence[float], rate: float) -> Choice:
         """As long as its tokens are worth their time. Between two knots that changes little."""
@@ -182,9 +189,10 @@ class Company:
     def _skip(self, text: Tally | None) -> Choice:
         arm, plain = self.skipping, self.costs.seconds(1)
         tokens, plains = arm.expect(text or Tally(_TEXT_MEMORY))
-        if arm.is_known and self._may_lose and arm.num_since >= arm.retry:
+        may_try = self._clock and self._may_lose
+        if arm.is_known and may_try and arm.num_since >= arm.retry:
             arm.start_again()
-        is_trial = not arm.is_known and self.costs.is_known and self._may_lose
+        is_trial = not arm.is_known and self.costs.is_known and may_try
         return Choice("skip", 0, tokens if arm.is_known else 1.0, plain * (plains if arm.is_known else 1.0), is_trial)
 
     @property
@@ -199,14 +207,17 @@ class Company:
         seconds: float,
         text: Tally | None = None,
         last: Kind | None = None,
+        own: float | None = None,
     ) -> None:
-        """A round; `tokens` of each row, on average. Where nothing has run ahead for it, it tells nothing of others."""
+        """A round; `tokens` of each row, on average, and its `own` ones without those that copies beside it brought.
+        Where nothing has run ahead for it, it tells nothing of others.
+        """
         is_usual = choice.kind in ("copy", last) or not (self._runs_ahead or choice.is_trial)
         if self._clock and choice.kind != "skip" and is_usual:
             self.costs.observe(width, seconds)
         seconds = seconds if self._clock else choice.seconds
         arm, plain = self.skipping, self.costs.seconds(1)
-        own = max(1.0, tokens - choice.beside)
+        own = tokens if own is None else own
         if choice.kind != "skip":
             arm.num_since += tokens
             if text is not None:

@@ -26,9 +26,12 @@ class Known:
     @classmethod
     def of(cls, knowledge: Knowledge, name: str) -> Known:
         """`name`: of the strategy whose trial counts."""
-        trials = [one for one in knowledge.known(name).get("trials", ()) if one.get("strategy") == name]
-        found = [(bounded(one["mean_generated_length"], 1.0), bounded(one["measured"], 0.01)) for one in trials[:1]]
-        return cls(knowledge.latency(), found[0] if found else None)
+        try:
+            trial = next(one for one in knowledge.known(name)["trials"] if one["strategy"] == name)
+            found = bounded(trial["mean_generated_length"], 1.0), bounded(trial["measured"], 0.01)
+        except (StopIteration, LookupError, TypeError, ValueError, OverflowError):  # none, or damaged
+            return cls(knowledge.latency(), None)
+        return cls(knowledge.latency(), found)
 
     @property
     def guess(self) -> Sequence[float]:

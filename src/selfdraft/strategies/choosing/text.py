@@ -43,7 +43,7 @@ class Text:
     told: Told = field(default_factory=Told)
     inner: Plan = OFF
     num_asked: int = 0
-    num_rows: int = 1  # of its last round
+    num_rows: int = 1  # that its round is said to have
     gains: list[float] = field(default_factory=lambda: [0.0] * MAX_TOKENS)  # what copies promised of late, by length
     stretch: float = 1.0  # seconds of a plain round after so long a text, over those after a usual one
     domain: str = ""  # that its prompt is near to, where the profile has domains
@@ -66,9 +66,9 @@ class Text:
 
 
 class Ended(NamedTuple):
-    """A text's round, what was chosen for it, and under which circumstances."""
+    """A text's round, what was chosen for it, and what its round before was."""
 
     step: StepRecord
+    text: Text
     choice: Choice
     last: Kind | None
-    stretch: float
