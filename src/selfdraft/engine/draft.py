@@ -32,22 +32,19 @@ def run_drafts(runner: Runner, state: State, plans: Sequence[Plan]) -> list[Draf
     drafts, groups = [NO_DRAFT] * len(plans), _groups(state, plans)
     sites = state.sites if groups else []
     for row, plan in enumerate(plans):
-        if plan.paths and _may_draft(state, row, plan):
-            drafts[row] = _found(state, row, plan, runner.is_recording)
+        if plan.paths and _cap(plan, state.active[row]) and _may_draft(state, row, plan):
+            drafts[row] = _found(state, row, plan, runner)
     for members in groups:
-        cohort = state.row_cohorts[members[0]]
-        method, sampler = cohort.method, cohort.sampler
-        plan, sequences = plans[members[0]], [state.active[row] for row in members]
+        cohort, plan = state.row_cohorts[members[0]], plans[members[0]]
+        method, sampler, sequences = cohort.method, cohort.sampler, [state.active[row] for row in members]
         caps = [_cap(plans[row], state.active[row]) for row in members]
         ids = tuple(sequence.sequence_id for sequence in sequences)
         texts = tuple(sequence.tokens for sequence in sequences)
         rows = DraftRows(tuple(sequence.row for sequence in sequences), ids, texts, plan.skip, plan.reuse)
         session = method.drafter_of(plan).open(runner, state.cache, rows)
         rule = Rule.of(method, plan, sampler)
-        company = len(plans) if cohort.may_do_without else 1  # tested drafts are what they would be alone
-        max_nodes = rule.tree.max_nodes(company, is_recorded=runner.is_recording)
-        num_drafting = sum(cap > 0 for cap in caps)
-        min_rows = math.ceil(MIN_WANTING * num_drafting) if company > 1 else 1
+        company, max_nodes = _limits(state, members[0], plan, runner)
+        min_rows = math.ceil(MIN_WANTING * sum(cap > 0 for cap in caps)) if company > 1 else 1
         own_sites = [sites[row] for row in members]
         group = GroupDraft(session, rule, rows, caps, sequences, own_sites, sampler, max_nodes, min_rows)
         for row, draft in zip(members, group.run(), strict=True):
@@ -75,17 +72,20 @@ def _may_draft(state: State, row: int, plan: Plan) -> bool:
 
 def asks_itself(state: State, row: int, plan: Plan) -> bool:
     """Whether the model itself is to draft for this row."""
-    is_own = not plan.paths and state.row_cohorts[row].method.drafter_of(plan).waits
-    return is_own and _may_draft(state, row, plan) and _cap(plan, state.active[row]) > 0
+    has_room = _cap(plan, state.active[row]) > 0 and not plan.paths
+    return has_room and state.row_cohorts[row].method.drafter_of(plan).waits and _may_draft(state, row, plan)
 
 
-def _found(state: State, row: int, plan: Plan, is_recorded: bool) -> Draft:
+def _limits(state: State, row: int, plan: Plan, runner: Runner) -> tuple[int, int | None]:
+    """How many texts share the round, and how many nodes a draft may have then."""
+    cohort = state.row_cohorts[row]
+    company = len(state.active) if cohort.may_do_without else 1  # tested drafts are what they would be alone
+    return company, cohort.method.tree_of(plan).max_nodes(company, is_recorded=runner.is_recording)
+
+
+def _found(state: State, row: int, plan: Plan, runner: Runner) -> Draft:
     """What the strategy has found itself, as a tree."""
-    (chain, *branches), cap, cohort = plan.paths, _cap(plan, state.active[row]), state.row_cohorts[row]
-    if not cap:
-        return NO_DRAFT
-    company = len(state.active) if cohort.may_do_without else 1
-    limit = cohort.method.tree_of(plan).max_nodes(company, is_recorded=is_recorded)
+    (chain, *branches), cap, (_, limit) = plan.paths, _cap(plan, state.active[row]), _limits(state, row, plan, runner)
     return grow([(token,) for token in chain[:cap]], branches, cap, limit, is_drawn=False)
 
 
