@@ -190,12 +190,12 @@ def test_trials_of_a_draft_end_early_and_lose_little() -> None:
 def test_copies_are_judged_by_what_was_decoded_anyway() -> None:
     """Nobody drafts here: the text alone tells what copies would have been worth."""
     text = CopiedText(copies := Copies())
-    before = copies.chance(8, 5)
+    before = copies.by_depth(8)[-1]
     tokens = list(range(20))
     for token in [*range(20), *range(20)]:
         text.look(tokens)
         tokens.append(token)
-    assert copies.chance(8, 5) > max(before, 0.9)
+    assert copies.by_depth(8)[-1] > max(before, 0.9)
     assert text.chances(text.look(tokens))[11] > 0.5
 
 

@@ -29,7 +29,7 @@ from ..options import setting
 from ..protocols import Knowledge, PlanContext, Strategy
 from ..registry import find
 from ..types import OFF, Plan, StepRecord
-from .base import PlainStrategy
+from .base import ConstantStrategy, PlainStrategy
 from .choosing.company import Choice, Company, Kind
 from .choosing.copies import MAX_BESIDE, MAX_LENGTH, MAX_TOKENS, MIN_LENGTH, CopiedText, Copies
 from .choosing.costs import GUESS, KNOTS, RECORDED_GUESS, Costs
@@ -94,7 +94,8 @@ class Auto(PlainStrategy):
         self._may_copy = options.drafter in ("", COPY)
         self._may_skip = options.drafter in ("", "self")
         self._known: Known | None = None
-        self._inner = self._find_inner(knowledge) if self._may_skip else None
+        self._nothing = ConstantStrategy(OFF if self._may_skip or self._may_copy else Plan())
+        self._inner: Strategy = self._find_inner(knowledge) if self._may_skip else self._nothing
         self._searched: dict[str, Any] = {}  # by an earlier process
         self._shares = knowledge.shares() if self._may_search else (0.0, 0.0)
         self._num_layers = knowledge.num_layers
@@ -108,14 +109,13 @@ class Auto(PlainStrategy):
         self._copy_plan = Plan(drafter=COPY, tree=options.tree or ("siblings" if knowledge.is_recording else "chain"))
         self._num_beside = MAX_BESIDE if self._may_copy and options.tree in ("", "siblings") else 0
         copies = (self._copy_plan,) if self._may_copy else ()
-        inner = self._inner.known_plans if self._inner else ()
+        inner = () if self._inner is self._nothing else self._inner.known_plans
         self.known_plans = tuple(dict.fromkeys((*inner, *copies)))
-        self.needs = self._inner.needs if self._inner else ()
-        self.prefill_needs = self._inner.prefill_needs if self._inner else ()
+        self.needs, self.prefill_needs = self._inner.needs, self._inner.prefill_needs
         if options.saved:
             self._restore(knowledge)
 
-    def _find_inner(self, knowledge: Knowledge) -> Strategy | None:
+    def _find_inner(self, knowledge: Knowledge) -> Strategy:
         """What the profile knows; a damaged one is told, and done without. Where the caller wants the skipped self,
         evenly spaced layers will do.
         """
@@ -129,11 +129,11 @@ class Auto(PlainStrategy):
                     return found
             except (ProfileError, OptionError) as error:
                 warnings.warn(f"drafting does without sets of {name!r}, for {error}", stacklevel=2)
-        return None
+        return self._nothing
 
     @property
     def _may_search(self) -> bool:
-        return self._may_skip and self._inner is None and self._options.budget != 0 and self._options.clock
+        return self._may_skip and self._inner is self._nothing and self._options.budget != 0 and self._options.clock
 
     @property
     def _is_searching(self) -> bool:
@@ -161,13 +161,12 @@ class Auto(PlainStrategy):
     # ------------------------------------------------------------------------------------------------ the loop's calls
 
     def condense(self, captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return self._inner.condense(captured) if self._inner else captured
+        return self._inner.condense(captured)
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
         self._texts[sequence_id] = text = Text(CopiedText(self._copies))
-        if self._inner:
-            self._inner.begin(sequence_id, prefill)
-            text.domain = "" if self._is_searching else self._inner.report(sequence_id).get("domain") or ""
+        self._inner.begin(sequence_id, prefill)
+        text.domain = "" if self._is_searching else self._inner.report(sequence_id).get("domain") or ""
         if text.domain in self._shown:
             text.expect(self._shown[text.domain])
 
@@ -176,7 +175,7 @@ class Auto(PlainStrategy):
         chances = self._chances(text, context)
         inner = self._inner_plan(sequence_id, context)
         text.num_rows, is_shared = context.num_rows, context.num_rows > 1
-        text.stretch = self._known.stretch(context.num_context_tokens) if self._known else 1.0
+        text.num_context = context.num_context_tokens
         if is_shared:
             text.promise(chances)
         if not (is_shared and self._shared):
@@ -189,30 +188,27 @@ class Auto(PlainStrategy):
         return self._copy(text, context) if text.choice.kind == "copy" and chances else OFF
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
-        if self._round and _clock(self._round[0].step) != _clock(step):
-            self._end_round()
         text, kind = self._texts[sequence_id], _kind(step)
         self._round.append(Ended(step, text, text.choice, text.last))
         self._shared, text.last = None, kind
         # it would take a copy for a draft of its own
-        if self._inner and not (kind == "copy" and self._is_searching):
+        if not (kind == "copy" and self._is_searching):
             self._inner.observe(sequence_id, step)
 
     def meanwhile(self) -> None:
         self._end_round()
+        self._inner.meanwhile()
 
     def rehearse(self, context: PlanContext) -> None:
-        if self._inner:
-            self._inner.rehearse(context)
+        self._inner.rehearse(context)
 
     def report(self, sequence_id: int) -> Mapping[str, Any]:
         self._end_round()
-        inner = {} if self._inner is None or self._is_searching else self._inner.report(sequence_id)
+        inner = {} if self._is_searching else self._inner.report(sequence_id)
         text = self._texts[sequence_id]
         company = self._company(text.num_rows)
         plain = company.costs.seconds(1) if company.costs.is_known else None
-        told = text.told.to_json()
-        return {**inner, "rounds": told, "plain_seconds": plain, "reasons": self._reasons(company)}
+        return {**inner, "rounds": text.told.to_json(), "plain_seconds": plain, "reasons": self._reasons(company)}
 
     def _reasons(self, company: Company) -> list[str]:
         """Why rounds were what they were, as far as these do not say it."""
@@ -226,7 +222,7 @@ class Auto(PlainStrategy):
 
     def _skipping(self, company: Company) -> str:
         arm = company.skipping
-        if self._inner is None or (self._is_searching and not arm.total.rounds):
+        if self._inner is self._nothing or (self._is_searching and not arm.total.rounds):
             return "no sets are known; `selfdraft calibrate` finds some"
         if not arm.total.rounds:
             return "plain decoding promises more, by the profile" if company.costs.is_known else "not tried yet"
@@ -237,8 +233,7 @@ class Auto(PlainStrategy):
         self._end_round()
         if (text := self._texts.pop(sequence_id, None)) and text.domain:
             self._shown[text.domain] = text.shown
-        if self._inner:
-            self._inner.end(sequence_id)
+        self._inner.end(sequence_id)
 
     # ------------------------------------------------------------------------------------------------ choosing
 
@@ -252,8 +247,6 @@ class Auto(PlainStrategy):
         costs = self._company(1).costs
         if self._may_search and costs.num_plain >= _PLAIN_ROUNDS and context.num_rows == 1:
             self._begin_search(costs)
-        if self._inner is None:
-            return OFF if self._may_skip or self._may_copy else Plan()
         text = self._texts[sequence_id]
         text.num_asked += 1
         if text.inner is not OFF or text.num_asked % _INTERVAL == 0 or not self._is_searching:
@@ -268,7 +261,8 @@ class Auto(PlainStrategy):
         found = [text.copied.match.tokens[:count]]
         if self._is_recording and (other := text.copied.other(context.tokens)):
             found.append(other)
-        return replace(plan, max_draft_tokens=count, paths=tuple(map(tuple, found)))
+        paths = tuple(map(tuple, found))
+        return Plan(drafter=plan.drafter, tree=plan.tree, max_draft_tokens=count, paths=paths)
 
     def _company(self, num_rows: int) -> Company:
         """Of about that many rows: as `passes.serves` tells them apart."""
@@ -295,7 +289,7 @@ class Auto(PlainStrategy):
             return
         steps, texts = [one.step for one in ended], [one.text for one in ended]
         first, text, chosen, last = ended[0]
-        company, stretch = self._company(text.num_rows), text.stretch
+        company, stretch = self._company(text.num_rows), self._known.stretch(text.num_context) if self._known else 1.0
         seconds = first.draft_seconds + first.verify_seconds
         width = 1 + max(len(step.draft.tokens) for step in steps)
         tokens = sum(len(step.verdict.tokens) for step in steps) / len(steps)
@@ -343,11 +337,6 @@ class Auto(PlainStrategy):
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             self._copies, self._companies, self._searched = Copies(), {}, {}
             warnings.warn(f"`auto` starts again, for what was kept cannot be read ({error})", stacklevel=2)
-
-
-def _clock(step: StepRecord) -> tuple[float, ...]:
-    """Rows of a round share it."""
-    return step.draft_seconds, step.verify_seconds, step.optimise_seconds
 
 
 def _drafted(step: StepRecord) -> int:

@@ -168,6 +168,10 @@ class Knn(PlainStrategy):
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         self._routes[sequence_id].strategy.observe(sequence_id, step)
 
+    def meanwhile(self) -> None:
+        for strategy in {route.strategy for route in self._routes.values()}:
+            strategy.meanwhile()
+
     def report(self, sequence_id: int) -> Mapping[str, Any]:
         route = self._routes[sequence_id]
         own = {"domain": route.domain, "similarity": route.similarity, "nearest": route.nearest}

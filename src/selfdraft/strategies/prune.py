@@ -44,7 +44,9 @@ class Text:
 
     failures: Failures
     plan: Plan | None = None
-    num_rounds: int = 0
+    num_rounds: int = 0  # since it was looked at what promises most
+    num_context: int = USUAL_LENGTH
+    num_rows: int = 1
 
 
 class Prune(PlainStrategy):
@@ -64,23 +66,28 @@ class Prune(PlainStrategy):
     def __init__(self, options: Options, knowledge: Knowledge) -> None:
         points = read_frontier(knowledge)
         self._options, self._latency = options, knowledge.latency()
-        self._skips = [point.skip for point in points]
-        self._plans = [Plan(skip, max_draft_tokens=options.max_tokens) for skip in self._skips]
+        self._plans = [Plan(point.skip, max_draft_tokens=options.max_tokens) for point in points]
         self._match = np.array([point.match for point in points])
         self._rows = {point.skip: row for row, point in enumerate(points)}
         self._texts: dict[int, Text] = {}
         self._last = Failures(HOPE)
         self._rounds: dict[tuple[int, int], Array] = {}
-        self.known_plans = tuple(dict.fromkeys(self._best(length, Text(self._last)) for length in KNOWN_LENGTHS))
+        texts = (Text(self._last, num_context=length) for length in KNOWN_LENGTHS)
+        self.known_plans = tuple(dict.fromkeys(map(self._best, texts)))
 
     def begin(self, sequence_id: int, prefill: Mapping[str, torch.Tensor]) -> None:
         self._texts[sequence_id] = Text(self._last.carried())
 
     def plan(self, sequence_id: int, context: PlanContext) -> Plan:
         text = self._texts[sequence_id]
-        if text.num_rounds % _INTERVAL == 0:
-            text.plan = self._best(context.num_context_tokens, text, context.num_rows)
-        return text.plan or OFF
+        text.num_context, text.num_rows = context.num_context_tokens, context.num_rows
+        text.plan = text.plan or self._best(text)
+        return text.plan
+
+    def meanwhile(self) -> None:
+        for text in self._texts.values():
+            if text.num_rounds >= _INTERVAL:
+                text.plan, text.num_rounds = self._best(text), 0
 
     def observe(self, sequence_id: int, step: StepRecord) -> None:
         text = self._texts[sequence_id]
@@ -94,10 +101,10 @@ class Prune(PlainStrategy):
         if text := self._texts.pop(sequence_id, None):
             self._last = text.failures
 
-    def _best(self, num_context: int, text: Text, num_rows: int = 1) -> Plan:
+    def _best(self, text: Text) -> Plan:
         """What promises most tokens per second; the plan there is where that promises about as many."""
         length = min(max(round(text.failures.length), 1), self._options.max_tokens)
-        rounds = self._rounds_at(num_context, num_rows)
+        rounds = self._rounds_at(text.num_context, text.num_rows)
         acceptance = np.clip(1 - (1 - self._match) * text.failures.ratio, 0, 1)
         speeds = expected_tokens(acceptance, length)[:, -1] / rounds[:, length]
         row, plain = int(speeds.argmax()), 1 / rounds[0, 0]
@@ -112,8 +119,8 @@ class Prune(PlainStrategy):
         """Their seconds after texts of about this length, that many at a time."""
         key = (num_context // LENGTH_STEP, num_rows)
         if key not in self._rounds:
-            costs = self._latency.about(num_context)
-            self._rounds[key] = costs.rounds(self._skips, self._options.max_tokens, num_rows)
+            costs, skips = self._latency.about(num_context), [plan.skip for plan in self._plans]
+            self._rounds[key] = costs.rounds(skips, self._options.max_tokens, num_rows)
         return self._rounds[key]
 
     @staticmethod

@@ -7,7 +7,6 @@ elsewhere does not count: where nothing is repeated the next words have to be wr
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -178,12 +177,13 @@ class Company:
 
     def _best_copy(self, chances: Sequence[float], rate: float) -> Choice:
         """As long as its tokens are worth their time. Between two knots that changes little."""
-        reached, best, found = [1.0, *itertools.accumulate(chances, initial=1.0)], -math.inf, (0, 1.0, 0.0)
-        for width in {*KNOTS, 1 + len(chances)}:
-            if 1 < width <= 1 + len(chances):
-                tokens, seconds = reached[width], self.costs.seconds(width)
-                if tokens - rate * seconds > best:
-                    best, found = tokens - rate * seconds, (width - 1, tokens, seconds)
+        tokens, best, found = 1.0, -math.inf, (0, 1.0, 0.0)
+        for count, chance in enumerate(chances, 1):
+            tokens += chance
+            if count + 1 in KNOTS or count == len(chances):
+                seconds = self.costs.seconds(count + 1)
+                if (worth := tokens - rate * seconds) > best:
+                    best, found = worth, (count, tokens, seconds)
         return Choice("copy", *found)
 
     def _skip(self, text: Tally | None) -> Choice:

@@ -22,7 +22,7 @@ FIRST = (0.25, 0.45, 0.55, 0.65, 0.75, 0.8, 0.85, 0.85)
 """Chances of the first token after a match of 1, 2, ... tokens, until some were seen."""
 LATER = 0.75
 """And of each further one, if those before it were kept."""
-_DEPTHS = (0, 1, 2, 2, 3)
+_DEPTHS = (0, 1, 2, 2, *[3] * (MAX_TOKENS - 4))
 """Which tokens of a match have their chances in common: the third and the fourth, and all after these."""
 _NUM_DEPTHS = 4
 _PRIOR, _MEMORY = 6.0, 0.99
@@ -32,31 +32,28 @@ _TEXT_PRIOR, _TEXT_MEMORY = 1.5, 0.95
 _LEAST, _MOST = 0.02, 0.99
 
 
-def _depth(place: int) -> int:
-    """`place`: of a token after the match, from 0."""
-    return _DEPTHS[min(place, len(_DEPTHS) - 1)]
-
-
 class Copies:
     """Chances by the length of the match and by how deep a token stands, over all texts."""
 
     def __init__(self) -> None:
         self._kept = [[0.0] * _NUM_DEPTHS for _ in FIRST]
         self._seen = [[0.0] * _NUM_DEPTHS for _ in FIRST]
-
-    def chance(self, length: int, place: int) -> float:
-        """Of the token at `place`, if those before it were kept."""
-        row, depth = min(length, MAX_LENGTH) - MIN_LENGTH, _depth(place)
-        guess = LATER if depth else FIRST[row]
-        return (_PRIOR * guess + self._kept[row][depth]) / (_PRIOR + self._seen[row][depth])
+        self._chances = [[first, LATER, LATER, LATER] for first in FIRST]
 
     def by_depth(self, length: int) -> list[float]:
-        return [self.chance(length, _DEPTHS.index(depth)) for depth in range(_NUM_DEPTHS)]
+        """That a token is kept, if those before it were."""
+        return self._chances[min(length, MAX_LENGTH) - MIN_LENGTH]
 
     def learn(self, length: int, place: int, is_kept: bool) -> None:
-        row, depth = min(length, MAX_LENGTH) - MIN_LENGTH, _depth(place)
+        """`place`: of a token after the match, from 0."""
+        row, depth = min(length, MAX_LENGTH) - MIN_LENGTH, _DEPTHS[place]
         self._kept[row][depth] = _MEMORY * self._kept[row][depth] + is_kept
         self._seen[row][depth] = _MEMORY * self._seen[row][depth] + 1
+        self._chances[row][depth] = self._chance(row, depth)
+
+    def _chance(self, row: int, depth: int) -> float:
+        guess = LATER if depth else FIRST[row]
+        return (_PRIOR * guess + self._kept[row][depth]) / (_PRIOR + self._seen[row][depth])
 
     def state(self) -> dict[str, Any]:
         return {"kept": self._kept, "seen": self._seen}
@@ -70,6 +67,7 @@ class Copies:
         ):
             raise ValueError("more copied tokens were kept than seen")
         self._kept, self._seen = kept, seen
+        self._chances = [[self._chance(row, depth) for depth in range(_NUM_DEPTHS)] for row in range(len(FIRST))]
 
 
 @dataclass
@@ -146,12 +144,11 @@ class CopiedText:
 
     def count(self, length: int, place: int, is_kept: bool) -> None:
         self.refused = _TEXT_MEMORY * self.refused + (not is_kept)
-        self.expected = _TEXT_MEMORY * self.expected + 1 - self.copies.chance(length, place)
+        self.expected = _TEXT_MEMORY * self.expected + 1 - self.copies.by_depth(length)[_DEPTHS[place]]
         self.copies.learn(length, place, is_kept)
 
     def chances(self, match: Match) -> list[float]:
         """[tokens]: that the first 1, 2, ... of them are all kept."""
         ratio = (self.refused + _TEXT_PRIOR) / (self.expected + _TEXT_PRIOR)
-        holds = [1 - (1 - one) * ratio for one in self.copies.by_depth(match.length)] if match.length else []
-        holds = [min(max(one, _LEAST), _MOST) for one in holds]
-        return list(itertools.accumulate((holds[_depth(place)] for place in range(len(match.tokens))), operator.mul))
+        holds = [min(max(1 - (1 - one) * ratio, _LEAST), _MOST) for one in self.copies.by_depth(match.length)]
+        return list(itertools.accumulate([holds[depth] for depth in _DEPTHS[: len(match.tokens)]], operator.mul))

@@ -48,10 +48,12 @@ class Costs:
         self._logs = list(self._guess)
         self._counts = [0.0] * len(KNOTS)
         self._scale, self.num_rounds = 0.0, 0
+        self._seconds: dict[int, float] = {}  # by width, of those that were asked for
 
     def begin(self, plain: float) -> None:
         """Seconds of a plain round that were measured beforehand."""
         self._scale, self.num_rounds, self._counts[0] = math.log(plain) - self._logs[0], _NUM_FIRST, _NUM_FIRST
+        self._seconds = {}
 
     @property
     def num_plain(self) -> float:
@@ -65,13 +67,20 @@ class Costs:
 
     def seconds(self, width: int) -> float:
         """In plain rounds, where none has run. Beyond the last knot each column takes as long as those before it."""
-        return math.exp(self._scale + self._log(width)) * max(1.0, width / KNOTS[-1])
+        if width not in self._seconds:
+            self._seconds[width] = self._find(width)
+        return self._seconds[width]
+
+    def _find(self, width: int) -> float:
+        first, share, second, other = _NEAR[min(width, len(_NEAR) - 1)]
+        log = self._scale + share * self._logs[first] + other * self._logs[second]
+        return math.exp(log) * max(1.0, width / KNOTS[-1])
 
     def observe(self, width: int, seconds: float) -> None:
         """A round, recording apart."""
         if not seconds > 0:
             return
-        off = math.log(seconds) - self._scale - self._log(width)
+        off = math.log(seconds / self.seconds(width))
         if not self.num_rounds:
             self._scale, off = self._scale + off, 0.0
         limit = _FIRST_LIMIT if self.num_rounds < _NUM_FIRST else _LIMIT
@@ -79,20 +88,13 @@ class Costs:
         moved = max(1 / (self.num_rounds + 1), _USUAL_SCALE_GAIN) * off
         self.num_rounds += 1
         self._scale += moved
-        self._relax()
+        # what was found dear is less and less believed to be: else nobody would look whether it still is
+        self._logs = [log - _DOUBT * max(0.0, log - guess) for log, guess in zip(self._logs, self._guess, strict=True)]
         first, share, second, other = _NEAR[min(width, len(_NEAR) - 1)]
         for knot, weight in ((first, share), (second, other)):
             self._logs[knot] += weight * max(1 / (self._counts[knot] + 1), _USUAL_GAIN) * (off - moved)
             self._counts[knot] += weight
-
-    def _relax(self) -> None:
-        """What was found dear is less and less believed to be: else nobody would look whether it still is."""
-        pairs = zip(self._logs, self._guess, strict=True)
-        self._logs = [log - _DOUBT * max(0.0, log - guess) for log, guess in pairs]
-
-    def _log(self, width: int) -> float:
-        first, share, second, other = _NEAR[min(width, len(_NEAR) - 1)]
-        return share * self._logs[first] + other * self._logs[second]
+        self._seconds = {width: self._find(width) for width in self._seconds}  # here nobody waits for it
 
     def fit(self, shares: tuple[float, float], num_layers: int, *, is_recorded: bool) -> LatencyFit:
         """Seconds of sub-layers, as if these took as much of a plain round as of its weights."""
@@ -122,3 +124,4 @@ class Costs:
             raise ValueError("its costs do not fit its widths")
         self._logs, self._counts = logs, [min(one, _NUM_FIRST) for one in counts]
         self._scale, self.num_rounds = bounded(state["scale"], -_MOST_LOG, _MOST_LOG), 0
+        self._seconds = {}

@@ -45,7 +45,7 @@ class Text:
     num_asked: int = 0
     num_rows: int = 1  # that its round is said to have
     gains: list[float] = field(default_factory=lambda: [0.0] * MAX_TOKENS)  # what copies promised of late, by length
-    stretch: float = 1.0  # seconds of a plain round after so long a text, over those after a usual one
+    num_context: int = 0  # tokens of it before its round
     domain: str = ""  # that its prompt is near to, where the profile has domains
 
     def promise(self, chances: Sequence[float]) -> None:
