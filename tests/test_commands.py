@@ -76,6 +76,8 @@ REFUSED = [
     ("calibrate --set swift.window=64", "swift.window is set, but nothing chosen reads it; add --strategy swift"),
     ("calibrate --lookahead fixed --set swift.window=64", "swift.window is set, but nothing chosen reads it"),
     ("generate --prompt-file nowhere.txt", "cannot read nowhere.txt"),
+    ("serve --api-key-file nowhere.txt", "the API keys cannot be read from 'nowhere.txt'"),
+    ("serve --strategy swfit", "unknown strategy 'swfit'. Did you mean 'swift'?"),
     ("generate abc --messages nowhere.json", "cannot read nowhere.json"),
     ("generate --messages PROMPTS", "is not JSON"),
     ("generate - --prompt-file -", "standard input can be read once"),
@@ -281,7 +283,8 @@ NAMES = {
     "tpt": "tokens per time",
 }
 """Names of methods that are abbreviations: told where the method is."""
-PLAIN = {"CPU", "GPU", "CUDA", "JSON", "HTML", "PyPI", "GB", "SELFDRAFT_HOME"}
+PLAIN = {"CPU", "GPU", "CUDA", "JSON", "HTML", "HTTP", "API", "OpenAI", "PyPI", "GB", "MiB", "SIGTERM"}
+PLAIN |= {"SELFDRAFT_HOME", "SELFDRAFT_API_KEYS"}
 PLACEHOLDERS = {"METHOD", "OPTION", "VALUE", "AXIS", "ID", "NAME", "MODEL", "FILE"}
 
 

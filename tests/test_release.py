@@ -163,7 +163,7 @@ def test_the_metadata_is_complete(metadata: Message) -> None:
     assert len(metadata.get_all("Project-URL") or []) >= 1
     assert str(metadata.get_payload()).startswith("# selfdraft")
     extras = set(metadata.get_all("Provides-Extra") or [])
-    assert extras == {"gguf", "cli", "plot", "datasets", "dev", "full"}
+    assert extras == {"gguf", "cli", "plot", "serve", "datasets", "dev", "full"}
     needed = [need for need in metadata.get_all("Requires-Dist") or [] if "extra" not in need]
     assert sorted(re.split(r"[<>=]", need)[0] for need in needed) == ["numpy", "torch", "transformers"]
 

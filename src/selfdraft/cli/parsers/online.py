@@ -1,0 +1,40 @@
+"""The parser of `serve`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .arguments import add_command, add_method_options, add_model, count, seconds
+
+SERVE = """\
+Clients of OpenAI's interface ask it at http://HOST:PORT/v1; its own description
+is at /docs, figures for Prometheus are at /metrics. All texts are decoded
+together; each is what it would be alone. API keys stand one on a line of a
+file, or in SELFDRAFT_API_KEYS with commas between; without any, everybody who
+reaches the address may ask. Ctrl-C or SIGTERM: what was taken is answered.
+
+examples:
+  selfdraft serve
+  selfdraft serve --model Qwen/Qwen2.5-1.5B-Instruct --port 9000
+  selfdraft serve --host 0.0.0.0 --api-key-file keys.txt
+  curl localhost:8000/v1/models
+"""
+
+
+def add_serve(commands: Any) -> None:
+    text, about = "answer requests over HTTP", "Answer OpenAI's clients over HTTP. Each text is what it would be alone."
+    parser = add_command(commands, "serve", text, about, SERVE)
+    add = parser.add_argument
+    add_model(parser, "--model", nargs=None)
+    add("--name", help="by which it is asked for (default: as --model)")
+    add("--host", default="127.0.0.1", help="the address to listen at (default: 127.0.0.1, this machine alone)")
+    add("--port", type=count, default=8000, help="(default: 8000)")
+    add("--api-key-file", metavar="FILE", help="one of its lines must be sent")
+    add("--origin", action="append", default=[], metavar="URL", help="a page from there may ask; repeatable")
+    add("--max-rows", type=count, default=64, metavar="N", help="texts decoded at a time (default: 64)")
+    add("--max-waiting", type=count, default=256, metavar="N", help="requests that may wait for it (default: 256)")
+    add("--max-tokens", type=count, default=4096, metavar="N", help="of one text (default: 4096)")
+    add("--max-body", type=count, default=4 * 2**20, metavar="BYTES", help="of one request (default: 4 MiB)")
+    add("--seconds", type=seconds, metavar="N", help="for one request, waiting included (default: no limit)")
+    add("--drain-seconds", type=seconds, default=30.0, metavar="N", help="to answer what was taken (default: 30)")
+    add_method_options(parser)

@@ -1,0 +1,208 @@
+"""Events of texts as OpenAI's objects: whole answers, pieces of streams, figures."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from openai.types import Completion, CompletionChoice, CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage, ChatCompletionTokenLogprob
+from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
+from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
+from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
+from openai.types.chat.chat_completion_token_logprob import TopLogprob
+from openai.types.completion_choice import Logprobs
+from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
+from pydantic import BaseModel
+
+from ..engine.live import Piece
+from ..types import Generation, TokenLogprobs
+from .work import Told
+
+Decode = Callable[[int], str]
+"""The text of one token."""
+Reason = Literal["stop", "length"]
+
+
+def reason_of(generation: Generation) -> Reason:
+    return "stop" if generation.finish_reason in ("eos", "stop") else "length"
+
+
+def speculation_of(generations: Sequence[Generation]) -> dict[str, Any]:
+    """How drafts fared, in the words of vLLM's `metrics.speculative_decoding`."""
+    rounds = [step for one in generations for step in one.steps if step.draft.tokens]
+    drafted = [len(step.draft.tokens) for step in rounds]
+    accepted = [step.verdict.num_accepted for step in rounds]
+    counts = Counter(accepted)
+    return {
+        "num_spec_steps": len(rounds),
+        "num_draft_tokens": sum(drafted),
+        "num_accepted_draft_tokens": sum(accepted),
+        "num_spec_tokens": max(drafted, default=0),
+        "mean_acceptance_length": 1 + sum(accepted) / max(len(rounds), 1),
+        "draft_acceptance_rate": sum(accepted) / max(sum(drafted), 1),
+        "acceptance_histogram": [counts[number] for number in range(max(counts, default=-1) + 1)],
+    }
+
+
+def usage_of(generations: Sequence[Generation], speculation: Mapping[str, Any]) -> CompletionUsage:
+    """Of all texts; those of one prompt count it once."""
+    prompt, completion = generations[0].num_prompt_tokens, sum(len(one.tokens) for one in generations)
+    cached = min(one.stats.cached_prompt_tokens for one in generations)
+    accepted = speculation["num_accepted_draft_tokens"]
+    return CompletionUsage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        completion_tokens_details=CompletionTokensDetails(
+            accepted_prediction_tokens=accepted,
+            rejected_prediction_tokens=speculation["num_draft_tokens"] - accepted,
+        ),
+    )
+
+
+def total(usages: Sequence[CompletionUsage]) -> CompletionUsage:
+    """Of several prompts in one request."""
+    first, *rest = usages
+    for one in rest:
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+            setattr(first, name, getattr(first, name) + getattr(one, name))
+        for part in ("prompt_tokens_details", "completion_tokens_details"):
+            mine, other = getattr(first, part), getattr(one, part)
+            for name in mine.model_fields_set:
+                setattr(mine, name, getattr(mine, name) + getattr(other, name))
+    return first
+
+
+class Answer:
+    """One request's: `index` numbers all of its texts, over all prompts."""
+
+    def __init__(self, model: str, decode: Decode, prefix: str) -> None:
+        self.head: dict[str, Any] = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._decode = decode
+
+    def begin(self, index: int) -> BaseModel | None:
+        """Of a stream: what comes before the first piece of a text."""
+        raise NotImplementedError
+
+    def piece(self, told: Told, index: int) -> BaseModel:
+        raise NotImplementedError
+
+    def last(self, figures: Mapping[str, Any]) -> BaseModel:
+        """Of a stream: what was counted."""
+        raise NotImplementedError
+
+    def whole(self, generations: Sequence[Generation], figures: Mapping[str, Any]) -> BaseModel:
+        raise NotImplementedError
+
+    def figures(self, groups: Sequence[Sequence[Generation]]) -> dict[str, Any]:
+        """`groups`: the texts of each prompt."""
+        told = [speculation_of(group) for group in groups]
+        usage = total([usage_of(group, one) for group, one in zip(groups, told, strict=True)])
+        whole = speculation_of([one for group in groups for one in group]) if len(groups) > 1 else told[0]
+        return {"usage": usage, "metrics": {"speculative_decoding": whole}}
+
+
+class ChatAnswer(Answer):
+    def __init__(self, model: str, decode: Decode) -> None:
+        super().__init__(model, decode, "chatcmpl")
+
+    def begin(self, index: int) -> ChatCompletionChunk:
+        delta = ChoiceDelta(role="assistant", content="")
+        return self._chunk(ChunkChoice(index=index, delta=delta, finish_reason=None))
+
+    def piece(self, told: Told, index: int) -> ChatCompletionChunk:
+        text = "".join(piece.text for piece in told.pieces)
+        content = self._logprobs([piece.logprobs for piece in told.pieces])
+        choice = ChunkChoice(
+            index=index,
+            delta=ChoiceDelta(content=text) if text or told.generation is None else ChoiceDelta(),
+            finish_reason=reason_of(told.generation) if told.generation else None,
+            logprobs=ChunkLogprobs(content=content, refusal=None) if content is not None else None,
+        )
+        return self._chunk(choice)
+
+    def last(self, figures: Mapping[str, Any]) -> ChatCompletionChunk:
+        return ChatCompletionChunk(**self.head, object="chat.completion.chunk", choices=[], **figures)
+
+    def whole(self, generations: Sequence[Generation], figures: Mapping[str, Any]) -> ChatCompletion:
+        choices = [self._choice(index, one) for index, one in enumerate(generations)]
+        return ChatCompletion(**self.head, object="chat.completion", choices=choices, **figures)
+
+    def _chunk(self, choice: ChunkChoice) -> ChatCompletionChunk:
+        return ChatCompletionChunk(**self.head, object="chat.completion.chunk", choices=[choice])
+
+    def _choice(self, index: int, one: Generation) -> Choice:
+        content = self._logprobs(one.logprobs or ()) if one.logprobs is not None else None
+        return Choice(
+            index=index,
+            message=ChatCompletionMessage(role="assistant", content=one.text, refusal=None),
+            finish_reason=reason_of(one),
+            logprobs=None if content is None else ChoiceLogprobs(content=content, refusal=None),
+        )
+
+    def _logprobs(self, told: Sequence[TokenLogprobs | None]) -> list[ChatCompletionTokenLogprob] | None:
+        known = [one for one in told if one is not None]
+        if len(known) < len(told) or not told:
+            return None
+        return [
+            ChatCompletionTokenLogprob(
+                **self._token(one.token, one.logprob), top_logprobs=[TopLogprob(**self._token(*top)) for top in one.top]
+            )
+            for one in known
+        ]
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self._decode(token)
+        return {"token": text, "bytes": list(text.encode()), "logprob": max(logprob, -9999.0)}
+
+
+class CompletionAnswer(Answer):
+    def __init__(self, model: str, decode: Decode) -> None:
+        super().__init__(model, decode, "cmpl")
+        self._offsets: dict[int, int] = {}
+
+    def begin(self, index: int) -> None:
+        """Nothing is said of a completion before its first token."""
+
+    def piece(self, told: Told, index: int) -> Completion:
+        text = "".join(piece.text for piece in told.pieces)
+        reason = reason_of(told.generation) if told.generation else None
+        choice = CompletionChoice.model_construct(
+            index=index, text=text, finish_reason=reason, logprobs=self._logprobs(told.pieces, index)
+        )
+        return Completion(**self.head, object="text_completion", choices=[choice])
+
+    def last(self, figures: Mapping[str, Any]) -> Completion:
+        return Completion(**self.head, object="text_completion", choices=[], **figures)
+
+    def whole(self, generations: Sequence[Generation], figures: Mapping[str, Any]) -> Completion:
+        choices = [self._choice(index, one) for index, one in enumerate(generations)]
+        return Completion(**self.head, object="text_completion", choices=choices, **figures)
+
+    def _choice(self, index: int, one: Generation) -> CompletionChoice:
+        told = one.logprobs or (None,) * len(one.tokens)
+        rows = zip(one.pieces, one.tokens, one.sources, told, strict=False)
+        pieces = [Piece(text, token, source, logprob) for text, token, source, logprob in rows]
+        logprobs = self._logprobs(pieces, index) if one.logprobs is not None else None
+        return CompletionChoice(index=index, text=one.text, finish_reason=reason_of(one), logprobs=logprobs)
+
+    def _logprobs(self, pieces: Sequence[Piece], index: int) -> Logprobs | None:
+        if not pieces or pieces[0].logprobs is None:
+            return None
+        known = [(piece.text, piece.logprobs) for piece in pieces if piece.logprobs is not None]
+        offsets = []
+        for text, _ in known:
+            offsets.append(self._offsets.get(index, 0))
+            self._offsets[index] = offsets[-1] + len(text)
+        return Logprobs(
+            tokens=[self._decode(one.token) for _, one in known],
+            token_logprobs=[max(one.logprob, -9999.0) for _, one in known],
+            top_logprobs=[{self._decode(token): max(value, -9999.0) for token, value in one.top} for _, one in known],
+            text_offset=offsets,
+        )

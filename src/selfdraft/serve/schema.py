@@ -1,0 +1,181 @@
+"""What may stand in a request's body, and what of it the engine is told. A field that is not known is an error."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from ..options import SEED_BITS
+
+MAX_CHOICES = 16
+"""Texts of one prompt."""
+MAX_STOPS = 16
+_COMPLETION_TOKENS = 16
+"""OpenAI's, where a completion does not say how many."""
+ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
+"""As chat templates know them."""
+Score = Annotated[float, Field(ge=-2, le=2)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+
+
+class MethodOptions(Strict):
+    """How it is decoded: the text is the same."""
+
+    strategy: str | None = None
+    lookahead: str | None = None
+    drafter: str | None = None
+    tree: str | None = None
+    acceptance: str | None = None
+    settings: dict[str, dict[str, Any]] | None = None
+
+
+class ResponseFormat(Strict):
+    type: Literal["text"]
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """Whatever else the model's template reads may stand beside these."""
+
+    model_config = ConfigDict(extra="allow")
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        content = self.content
+        text = content if isinstance(content, str | None) else "".join(part.text for part in content)
+        return {**self.model_dump(exclude_unset=True), "role": ROLES.get(self.role, self.role), "content": text}
+
+
+class Sampling(Strict):
+    """What chats and completions have in common."""
+
+    model: str
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**64, description="the same seed, the same text")
+    stop: str | list[str] | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    min_tokens: int = Field(0, ge=0)
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=-1)
+    min_p: float = Field(0.0, ge=0, le=1)
+    frequency_penalty: Score = 0.0
+    presence_penalty: Score = 0.0
+    repetition_penalty: float = Field(1.0, gt=0, le=100)
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    user: str | None = Field(None, description="requests of different users take turns")
+    selfdraft: MethodOptions = Field(default_factory=MethodOptions)
+
+    @field_validator("stop")
+    @classmethod
+    def _check_stop(cls, value: str | list[str] | None) -> str | list[str] | None:
+        stops = [value] if isinstance(value, str) else value or []
+        if not all(stops) or len(stops) > MAX_STOPS:
+            raise ValueError(f"must be at most {MAX_STOPS} texts, none of them empty")
+        return value
+
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> Sampling:
+        if self.stream_options and not self.stream:
+            raise ValueError("stream_options is for streams: leave it out, or set stream to true")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """Of new tokens; None: as many as there is room for."""
+        return self.max_tokens
+
+    @property
+    def num_likeliest(self) -> int | None:
+        """As the engine's `logprobs`."""
+        raise NotImplementedError
+
+    @property
+    def prompts(self) -> Sequence[Any]:
+        """As the engine takes them, each for itself."""
+        raise NotImplementedError
+
+    def options(self, max_new_tokens: int) -> dict[str, Any]:
+        """Of `Engine.generate`. A seed that is not given is drawn here: the text can go on after a failure."""
+        method = {name: value for name, value in self.selfdraft.model_dump().items() if value is not None}
+        return {
+            **method,
+            "max_new_tokens": max_new_tokens,
+            "min_new_tokens": min(self.min_tokens, max_new_tokens),
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": max(self.top_k, 0),
+            "min_p": self.min_p,
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "logit_bias": self.logit_bias or {},
+            "logprobs": self.num_likeliest,
+            "seed": secrets.randbits(SEED_BITS) if self.seed is None else self.seed % 2**64,
+            "stop": self.stop or (),
+        }
+
+
+class ChatRequest(Sampling):
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    response_format: ResponseFormat | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs to be true")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def num_likeliest(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def prompts(self) -> Sequence[Any]:
+        return [[message.plain() for message in self.messages]]
+
+
+class CompletionRequest(Sampling):
+    prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
+    logprobs: int | None = Field(None, ge=0, le=5)
+    echo: Literal[False] = False
+    chat_template_kwargs: None = None
+
+    @property
+    def limit(self) -> int | None:
+        return _COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def num_likeliest(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def prompts(self) -> Sequence[Any]:
+        several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
+        return self.prompt if several else [self.prompt]
