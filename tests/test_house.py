@@ -73,7 +73,7 @@ CORE = {"torch", "transformers", "numpy", "tokenizers", "safetensors", "huggingf
 """What `pip install torch transformers numpy` brings and the core may rely on; the last three are transformers' own."""
 EXTRAS = {
     "kernels": {"triton"},
-    "serve": {"fastapi", "starlette", "pydantic", "openai", "prometheus_client"},
+    "serve": {"fastapi", "starlette", "pydantic", "openai", "prometheus_client", "llguidance"},
 }
 """Of parts that are imported only where these are."""
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import random
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import openai
 import pytest
+import torch
 
 pytest.importorskip("fastapi")
 import uvicorn
 
-from pico import letter_tokenizer, pico
+from pico import letter_tokenizer, pico, pico_tokenizer
 from selfdraft import Engine
 from selfdraft.serve.app import create_app
+from selfdraft.serve.grammar import Grammars
 from selfdraft.serve.scheduler import Queue, Scheduler
 from selfdraft.serve.service import Limits, Service
 from selfdraft.serve.work import Work
@@ -195,6 +199,97 @@ def test_many_at_a_time_are_what_they_would_be_alone(client: openai.OpenAI, alon
         assert text == expected(alone, prompt, asked, count).text
 
 
+# ------------------------------------------------------------------------------------------------ forms
+
+PERSON = {
+    "type": "object",
+    "x-guidance": {"whitespace_flexible": False},
+    "properties": {"name": {"type": "string", "maxLength": 3}, "kind": {"enum": ["a", "b"]}, "on": {"type": "boolean"}},
+    "required": ["name", "kind", "on"],
+    "additionalProperties": False,
+}
+FORMS: dict[str, tuple[dict[str, Any], Callable[[str], bool]]] = {
+    "schema": (
+        {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}},
+        lambda text: set(json.loads(text)) == {"name", "kind", "on"} and json.loads(text)["kind"] in "ab",
+    ),
+    "object": ({"type": "json_object"}, lambda text: isinstance(json.loads(text), dict)),
+    "regex": (
+        {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]{3}-[ab]{1,4}"}},
+        lambda text: re.fullmatch("[0-9]{3}-[ab]{1,4}", text) is not None,
+    ),
+    "lark": (
+        {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: ("yes" | "no") " "? start?'}},
+        lambda text: re.fullmatch("((yes|no) ?)+", text) is not None,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def bytes_url() -> Iterator[str]:
+    """Of a model whose tokens are bytes, and which can end a text."""
+    tokenizer = copy.deepcopy(pico_tokenizer())
+    tokenizer.chat_template = TEMPLATE
+    engine = Engine(pico("llama", vocab_size=300), tokenizer, profile=None)
+    with serving(Service(engine, "pico", Limits())) as address:
+        yield address
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_texts_have_the_form_that_was_asked_for(bytes_url: str, form: str) -> None:
+    """Those that end by themselves; drafting on or off, they are the same."""
+    asked, is_right = FORMS[form]
+    client = openai.OpenAI(base_url=f"{bytes_url}/v1", api_key="none", max_retries=0)
+
+    def ask(seed: int) -> list[tuple[str, str]]:
+        body = {"model": "pico", "messages": ASKED, "max_tokens": 60, "temperature": 1.0, "response_format": asked}
+        texts = []
+        for strategy in ("auto", "off"):
+            method = {"selfdraft": {"strategy": strategy}}
+            answer = client.chat.completions.create(**body, seed=seed, n=2, extra_body=method)
+            texts.append([(choice.finish_reason, choice.message.content) for choice in answer.choices])
+        assert texts[0] == texts[1]
+        return texts[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [one for found in pool.map(ask, range(10)) for one in found]
+    assert all(is_right(text) for reason, text in answers if reason == "stop")
+    assert sum(reason == "stop" for reason, _ in answers) >= (10 if form in ("schema", "regex") else 1)
+
+
+def test_what_a_grammar_allows_hangs_on_the_text_alone() -> None:
+    """Whatever was asked before: other texts, drafts that it does not allow, the same text again."""
+    tokenizer = pico_tokenizer()
+    grammars, rng = Grammars(tokenizer, [tokenizer.eos_token_id]), random.Random(0)
+    written = grammars.grammar(FORMS["schema"][0])
+    used, texts = grammars.processor(written, 2), [[1, 2], [1, 2]]
+    for turn in range(160):
+        text = texts[turn % 2]
+        drafts = [[*text, rng.randrange(270)] for _ in range(2)]
+        for tokens in (*drafts, text):
+            found, right = (
+                processor(torch.tensor([tokens]), torch.zeros(1, 300))
+                for processor in (used, grammars.processor(written, 2))
+            )
+            assert torch.equal(found, right)
+        allowed = (right[0] == 0).nonzero().flatten().tolist()
+        texts[turn % 2] = [*text, rng.choice(allowed)] if text[-1] != tokenizer.eos_token_id else [1, 2]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}},
+        {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: nowhere"}},
+        {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-"}},
+    ],
+)
+def test_forms_that_cannot_be_followed(bytes_url: str, asked: dict[str, Any]) -> None:
+    answer = httpx.post(f"{bytes_url}/v1/chat/completions", json={**CHAT, "response_format": asked})
+    assert answer.status_code == 400
+    assert "response_format cannot be followed" in answer.json()["error"]["message"]
+
+
 # ------------------------------------------------------------------------------------------------ errors
 
 JSON = {"content-type": "application/json"}
@@ -206,7 +301,9 @@ CHAT = {"model": "pico", "messages": ASKED, "max_tokens": 4}
     [
         ({"foo": 1}, 400, "foo"),
         ({"tools": []}, 400, "tools"),
-        ({"response_format": {"type": "json_object"}}, 400, "response_format"),
+        ({"response_format": {"type": "yaml"}}, 400, "response_format"),
+        ({"response_format": {"type": "json_object"}}, 400, "no end-of-text token"),
+        ({"response_format": {"type": "json_object"}, "min_tokens": 3}, 400, "min_tokens"),
         ({"temperature": 2.5}, 400, "temperature"),
         ({"temperature": "warm"}, 400, "temperature"),
         ({"n": 0}, 400, "n:"),

@@ -40,8 +40,35 @@ class MethodOptions(Strict):
     settings: dict[str, dict[str, Any]] | None = None
 
 
-class ResponseFormat(Strict):
-    type: Literal["text"]
+class Schema(Strict):
+    """`strict` says nothing here: a schema is always kept to."""
+
+    name: str = Field("", max_length=64)
+    description: str | None = None
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+    strict: bool | None = None
+
+
+class Definition(Strict):
+    syntax: Literal["lark", "regex"]
+    definition: str = Field(min_length=1)
+
+
+class PlainFormat(Strict):
+    type: Literal["text", "json_object"]
+
+
+class SchemaFormat(Strict):
+    type: Literal["json_schema"]
+    json_schema: Schema
+
+
+class GrammarFormat(Strict):
+    type: Literal["grammar"]
+    grammar: Definition
+
+
+ResponseFormat = Annotated[PlainFormat | SchemaFormat | GrammarFormat, Field(discriminator="type")]
 
 
 class TextPart(Strict):
@@ -81,6 +108,7 @@ class Sampling(Strict):
     presence_penalty: Score = 0.0
     repetition_penalty: float = Field(1.0, gt=0, le=100)
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    response_format: ResponseFormat | None = None
     user: str | None = Field(None, description="requests of different users take turns")
     selfdraft: MethodOptions = Field(default_factory=MethodOptions)
 
@@ -93,10 +121,21 @@ class Sampling(Strict):
         return value
 
     @model_validator(mode="after")
-    def _check_stream_options(self) -> Sampling:
+    def _check_together(self) -> Sampling:
         if self.stream_options and not self.stream:
             raise ValueError("stream_options is for streams: leave it out, or set stream to true")
+        if self.form and self.min_tokens:
+            raise ValueError(
+                "min_tokens and response_format contradict each other where the text is over: leave one out"
+            )
         return self
+
+    @property
+    def form(self) -> dict[str, Any] | None:
+        """That the text must have."""
+        if self.response_format is None or self.response_format.type == "text":
+            return None
+        return self.response_format.model_dump(by_alias=True)
 
     @property
     def limit(self) -> int | None:
@@ -139,7 +178,6 @@ class ChatRequest(Sampling):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from ..engine.text import encode_prompt
 from ..errors import OptionError, PromptError
 from ..types import Generation
 from .answers import Answer
+from .grammar import Grammars
 from .metrics import Metrics
 from .scheduler import Scheduler
 from .schema import Sampling
@@ -76,6 +77,7 @@ class Service:
         self.scheduler = Scheduler(engine, limits.max_rows, limits.max_waiting, limits.max_stall_seconds)
         self.metrics = Metrics(engine, self.scheduler, model)
         self._tokenizer = copy.deepcopy(engine.tokenizer)  # the other one is read by the thread that decodes
+        self._grammars = Grammars(self._tokenizer, engine.eos_tokens)
         self._encoder = ThreadPoolExecutor(1, "selfdraft-encode")
 
     async def ask(self, body: Sampling, answer: Answer, client: str) -> Asked:
@@ -83,9 +85,12 @@ class Service:
         loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Told | Exception]]()
         deadline = None if self.limits.seconds is None else time.monotonic() + self.limits.seconds
         works: list[Work] = []
+        grammar = await loop.run_in_executor(self._encoder, self._grammars.grammar, body.form) if body.form else ""
         for prompt in body.prompts:
             tokens = await loop.run_in_executor(self._encoder, self._encode, prompt, body)
             options = body.options(self._room(len(tokens), body.limit))
+            if grammar:
+                options["processors"] = (self._grammars.processor(grammar, len(tokens)),)
             read_call(options)
 
             def tell(told: Told | Exception, first: int = body.n * len(works)) -> None:
