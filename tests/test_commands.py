@@ -77,6 +77,7 @@ REFUSED = [
     ("calibrate --lookahead fixed --set swift.window=64", "swift.window is set, but nothing chosen reads it"),
     ("generate --prompt-file nowhere.txt", "cannot read nowhere.txt"),
     ("serve --api-key-file nowhere.txt", "the API keys cannot be read from 'nowhere.txt'"),
+    ("chat --messages nowhere.json", "cannot read nowhere.json"),
     ("serve --strategy swfit", "unknown strategy 'swfit'. Did you mean 'swift'?"),
     ("generate abc --messages nowhere.json", "cannot read nowhere.json"),
     ("generate --messages PROMPTS", "is not JSON"),

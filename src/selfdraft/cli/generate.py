@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import secrets
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -116,18 +115,13 @@ def _notes(engine: Engine, busy: str | None) -> Iterator[str]:
 def _generate(engine: Engine, prompt: OnePrompt, call: dict[str, Any], options: argparse.Namespace) -> Generation:
     """Stream to the terminal; Ctrl-C ends the text, not the program's manners."""
     stream = engine.stream(prompt, **call)
-    color = terminal.wants_color(options.color, sys.stdout)
+    if not options.json:
+        terminal.write_pieces(stream, options.color)
+        return stream.generation
     try:
-        for chunk in stream:
-            if not options.json:
-                for piece in chunk.pieces:
-                    code = terminal.DRAFT if piece.source == "draft" else terminal.TARGET
-                    sys.stdout.write(terminal.paint(piece.text, code, color))
-                sys.stdout.flush()
+        stream.run()
     except KeyboardInterrupt:
         stream.close()
-    if not options.json:
-        print()
     return stream.generation
 
 

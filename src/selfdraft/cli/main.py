@@ -49,6 +49,7 @@ EXAMPLES = """\
 examples:
   selfdraft generate "Write a haiku about rain."       a model pulled once
   selfdraft generate --compare "Why is the sky blue?"  another way, too: speeds
+  selfdraft chat                                       talk to it
   selfdraft serve                                      the same over HTTP
   selfdraft calibrate                                  learn what may be skipped
   selfdraft calibrate --lookahead disco                learn how far to draft

@@ -22,6 +22,19 @@ def paint(text: str, code: str, is_on: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if is_on and text else text
 
 
+def write_pieces(stream: Any, color: str) -> None:
+    """As they come; drafted ones and the model's own have colours. Ctrl-C ends the text."""
+    is_on = wants_color(color, sys.stdout)
+    try:
+        for chunk in stream:
+            for piece in chunk.pieces:
+                sys.stdout.write(paint(piece.text, DRAFT if piece.source == "draft" else TARGET, is_on))
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        stream.close()
+    print(flush=True)
+
+
 def size(num_bytes: float) -> str:
     for unit in ("B", "kB", "MB"):
         if num_bytes < 1000:

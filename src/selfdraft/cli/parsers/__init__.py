@@ -5,11 +5,12 @@ A command's work is in cli/NAME.py, which is imported when it runs.
 
 from .learn import add_calibrate, add_profile
 from .measure import add_bench, add_report, add_reproduce
-from .online import add_serve
+from .online import add_chat, add_serve
 from .use import add_generate, add_info, add_pull, add_verify
 
 PARSERS = {
     "generate": add_generate,
+    "chat": add_chat,
     "serve": add_serve,
     "verify": add_verify,
     "info": add_info,

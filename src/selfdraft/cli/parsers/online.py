@@ -1,10 +1,11 @@
-"""The parser of `serve`."""
+"""The parsers of `serve` and `chat`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .arguments import add_command, add_method_options, add_model, count, seconds
+from .arguments import add_command, add_generate_options, add_method_options, add_model, count, seconds
+from .use import SHAPING
 
 SERVE = """\
 Clients of OpenAI's interface ask it at http://HOST:PORT/v1; its own description
@@ -38,3 +39,28 @@ def add_serve(commands: Any) -> None:
     add("--seconds", type=seconds, metavar="N", help="for one request, waiting included (default: no limit)")
     add("--drain-seconds", type=seconds, default=30.0, metavar="N", help="to answer what was taken (default: 30)")
     add_method_options(parser)
+
+
+CHAT = """\
+What was said is read once, not again in every turn. /help, typed there, lists
+commands: forget, keep, explain, another strategy. Ctrl-C stops an answer,
+Ctrl-D leaves.
+
+examples:
+  selfdraft chat
+  selfdraft chat --system "You are a pirate." --temperature 0.7
+  selfdraft chat --messages saved.json
+"""
+
+
+def add_chat(commands: Any) -> None:
+    text, about = "talk to a model", "Talk to a model on the terminal. Drafting on or off, it says the same."
+    parser = add_command(commands, "chat", text, about, CHAT)
+    add, colors = parser.add_argument, ("auto", "always", "never")
+    add_model(parser, "--model", nargs=None)
+    add("--system", metavar="TEXT", help="a system message before all others")
+    add("--messages", metavar="FILE", help="go on with what /save wrote: a JSON list of {role, content}")
+    add("--color", choices=colors, metavar="WHEN", default="auto", help=", ".join(colors))
+    add_method_options(parser)
+    group = add_generate_options(parser, "generation", lambda name: name in SHAPING and name not in ("stop",))
+    group.add_argument("--stop", action="append", default=[], help="end before this string; repeatable")
