@@ -466,6 +466,7 @@ def plan_of(strategy: Prune, length: int = 100, steps: Sequence[StepRecord] = ()
     plan = strategy.plan(0, context(length=length))
     for one in steps:
         strategy.observe(0, one)
+        strategy.meanwhile()
         plan = strategy.plan(0, context(length=length))
     return plan
 

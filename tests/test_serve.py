@@ -23,7 +23,7 @@ pytest.importorskip("fastapi")
 import uvicorn
 
 from pico import letter_tokenizer, pico, pico_tokenizer
-from selfdraft import Engine
+from selfdraft import Engine, Session
 from selfdraft.serve.app import create_app
 from selfdraft.serve.grammar import Grammars
 from selfdraft.serve.scheduler import Queue, Scheduler
@@ -313,6 +313,12 @@ CHAT = {"model": "pico", "messages": ASKED, "max_tokens": 4}
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, 400, "content"),
         ({"messages": [{"role": "user", "content": "a" * 300}]}, 400, "context"),
         ({"stop": ["a", ""]}, 400, "stop"),
+        ({"max_completion_tokens": 5}, 400, "leave one out"),
+        ({"min_tokens": 5}, 400, "min_new_tokens"),
+        ({"chat_template_kwargs": {"chat_template": "{{ 'a' * 9 }}"}}, 400, "not for requests"),
+        ({"selfdraft": {"drafter": "model"}}, 400, "drafter"),
+        ({"selfdraft": {"settings": {"model": {"source": "/etc/passwd"}}}}, 400, "the server's own"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, "surrogates"),
         ({"stream": False, "stream_options": {"include_usage": True}}, 400, "stream_options"),
         ({"top_logprobs": 2}, 400, "logprobs"),
         ({"logit_bias": {"7000": 1}}, 400, "7000"),
@@ -324,7 +330,8 @@ CHAT = {"model": "pico", "messages": ASKED, "max_tokens": 4}
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_not_right_is_refused(url: str, changes: Any, status: int, fragment: str, stream: bool) -> None:
-    answer = httpx.post(f"{url}/v1/chat/completions", json={**CHAT, "stream": stream, **changes})
+    body = json.dumps({**CHAT, "stream": stream, **changes})
+    answer = httpx.post(f"{url}/v1/chat/completions", content=body, headers=JSON)
     assert answer.status_code == status, answer.text
     assert fragment in answer.json()["error"]["message"]
     assert "Traceback" not in answer.text
@@ -464,6 +471,49 @@ def ask_all(url: str, prompts: list[str]) -> list[httpx.Response]:
     with ThreadPoolExecutor(len(prompts)) as pool:
         asked = [pool.submit(httpx.post, f"{url}/v1/completions", json={**body, "prompt": one}) for one in prompts]
         return [one.result() for one in asked]
+
+
+def test_faults_long_after_each_other_are_nobodys(monkeypatch: pytest.MonkeyPatch, alone: Engine) -> None:
+    """Of a text that is alone in the server."""
+    service = Service(new_engine(), "pico", Limits())
+    failing = Failing(monkeypatch, service.engine, passes=[4, 9, 14, 20])
+    with serving(service) as url:
+        (answer,) = ask_all(url, ["abc"])
+    assert failing.num_failed == 4
+    assert answer.json()["choices"][0]["text"] == expected(alone, "abc", SAMPLED, 30).text
+
+
+def test_a_request_that_cannot_be_added_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    service, real = Service(new_engine(), "pico", Limits()), Session.add
+
+    def add(session: Session, prompt: Any, *rest: Any, **options: Any) -> Any:
+        if len(prompt) == 5:
+            raise RuntimeError("planted: no memory in /secret/path")
+        return real(session, prompt, *rest, **options)
+
+    monkeypatch.setattr(Session, "add", add)
+    with serving(service) as url:
+        answers = ask_all(url, ["abcde", "abc"])
+        assert [one.status_code for one in answers] == [500, 200]
+        assert "secret" not in answers[0].text
+        assert httpx.get(f"{url}/ready").status_code == 200
+
+
+def test_a_page_may_ask_where_its_place_is_named() -> None:
+    with serving(Service(new_engine(), "pico", Limits()), keys=["right"], origins=["http://page"]) as url:
+        asks = {"origin": "http://page", "access-control-request-method": "POST"}
+        asks["access-control-request-headers"] = "authorization,content-type"
+        answer = httpx.options(f"{url}/v1/chat/completions", headers=asks)
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "http://page")
+        answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT, headers={"origin": "http://page"})
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, "http://page")
+        other = httpx.options(f"{url}/v1/chat/completions", headers={**asks, "origin": "http://other"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+def test_more_prompts_than_may_wait_are_no_request(url: str) -> None:
+    body = {"model": "pico", "prompt": ["a"] * 300, "max_tokens": 2}
+    assert httpx.post(f"{url}/v1/completions", json=body).status_code == 400
 
 
 def test_a_round_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, alone: Engine) -> None:

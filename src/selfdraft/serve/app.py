@@ -43,9 +43,9 @@ def create_app(service: Service, keys: Sequence[str] = (), origins: Sequence[str
         await asyncio.to_thread(service.close)
 
     app = FastAPI(title="selfdraft", version=__version__, lifespan=alive, redoc_url=None)
-    if origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(Guard, keys=keys, max_body=service.limits.max_body)
+    if origins:  # a browser asks without a key whether it may
+        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     _add_errors(app, service)
     _add_answers(app, service)
     _add_monitoring(app, service)

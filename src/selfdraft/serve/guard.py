@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -56,7 +57,7 @@ class Guard:
                 await self._app(scope, self._counted(receive), numbered)
         finally:
             seconds = time.monotonic() - began
-            log.info("%s %s %s -> %d in %.3f s", number, scope["method"], scope["path"], status, seconds)
+            log.info("%s %s %s -> %d in %.3f s", number, scope["method"], quote(scope["path"]), status, seconds)
 
     def _is_known(self, path: str, sent: bytes) -> bool:
         """All keys are compared, each in the same time whatever was sent."""

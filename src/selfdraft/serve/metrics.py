@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -70,23 +71,24 @@ class Watch:
         self._metrics, self._began = metrics, time.monotonic()
         self._last: dict[int, float] = {}  # when each text was told of last
 
-    def told(self, told: Told) -> None:
+    def told(self, index: int, told: Told) -> None:
         now, metrics = time.monotonic(), self._metrics
         if told.pieces:
-            before = self._last.get(told.index)
+            before = self._last.get(index)
             if before is None and not self._last:
                 metrics._first.labels(metrics._model).observe(now - self._began)
             if before is not None:
                 for _ in told.pieces:
                     metrics._between.labels(metrics._model).observe((now - before) / len(told.pieces))
-            self._last[told.index] = now
+            self._last[index] = now
 
-    def ended(self, generations: Sequence[Generation]) -> None:
+    def ended(self, groups: Sequence[Sequence[Generation]]) -> None:
+        """`groups`: the texts of each prompt."""
         metrics = self._metrics
         metrics._whole.labels(metrics._model).observe(time.monotonic() - self._began)
         counts = dict.fromkeys(metrics._counters, 0)
-        counts["prompt_tokens"] = generations[0].num_prompt_tokens
-        for one in generations:
+        counts["prompt_tokens"] = sum(group[0].num_prompt_tokens for group in groups)
+        for one in itertools.chain.from_iterable(groups):
             metrics._requests.labels(metrics._model, reason_of(one)).inc()
             counts["generation_tokens"] += len(one.tokens)
             for step in one.steps:

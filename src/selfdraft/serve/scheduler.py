@@ -145,6 +145,16 @@ class Scheduler:
     # --------------------------------------------------------------------------------- of its own thread
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            with self._changed:
+                self._is_draining = True
+                left = {*self._waiting, *self._again, *(work for work, _ in self._live.values())}
+            for work in left:
+                work.fail(ClosedError("the server was shut down before this was answered"))
+
+    def _serve(self) -> None:
         while not self._is_over:
             try:
                 with self._engine.session(self._max_rows, max_stall_seconds=self._max_stall_seconds) as session:
@@ -152,11 +162,10 @@ class Scheduler:
                         self._let_go(session)
                         self._admit(session)
                         self._round(session)
-            except Exception as error:
+            except Exception:
                 log.exception("a round failed")
-                self._after(error)
-        for work in {*self._waiting, *self._again, *(work for work, _ in self._live.values())}:
-            work.fail(ClosedError("the server was shut down before this was answered"))
+                self._after()
+                time.sleep(_NAP)
 
     @property
     def _is_over(self) -> bool:
@@ -198,6 +207,10 @@ class Scheduler:
             except SelfdraftError as error:
                 self._forget(session, work)
                 work.fail(error)
+            except Exception:
+                log.exception("a request could not be added")
+                self._forget(session, work)
+                work.fail(BrokenError("the model failed on this request"))
 
     def _has_room(self, work: Work) -> bool:
         is_alone = any(one.num_failures >= _MAX_FAILURES for one, _ in self._live.values())
@@ -229,11 +242,12 @@ class Scheduler:
             work, text = self._live[event.id]
             if event.generation is not None:
                 del self._live[event.id]
+            work.num_failures_alone = 0
             work.told(text, event.pieces, event.generation)
             if work.is_over:
                 self._last_seconds = time.monotonic() - work.began
 
-    def _after(self, error: Exception) -> None:
+    def _after(self) -> None:
         """All that were decoded go on, but for those that have failed too often."""
         works = list(dict.fromkeys(work for work, _ in self._live.values()))
         is_alone, self._live = len(works) == 1, {}

@@ -17,6 +17,10 @@ _COMPLETION_TOKENS = 16
 """OpenAI's, where a completion does not say how many."""
 ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
 """As chat templates know them."""
+_FOR_OPERATORS = {"model"}
+"""What would load other weights."""
+_TEMPLATE_KEYS = {"chat_template", "add_generation_prompt", "continue_final_message"}
+"""Of `chat_template_kwargs`: what says how the template works, not what it is told."""
 Score = Annotated[float, Field(ge=-2, le=2)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
@@ -38,6 +42,20 @@ class MethodOptions(Strict):
     tree: str | None = None
     acceptance: str | None = None
     settings: dict[str, dict[str, Any]] | None = None
+
+    @field_validator("settings")
+    @classmethod
+    def _check_settings(cls, value: dict[str, dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
+        if value and (kept := sorted(_FOR_OPERATORS & value.keys())):
+            raise ValueError(f"the settings of {kept[0]!r} are the server's own")
+        return value
+
+    @field_validator("drafter")
+    @classmethod
+    def _check_drafter(cls, value: str | None) -> str | None:
+        if value in _FOR_OPERATORS:
+            raise ValueError(f"the drafter {value!r} is chosen where the server is started")
+        return value
 
 
 class Schema(Strict):
@@ -139,8 +157,13 @@ class Sampling(Strict):
 
     @property
     def limit(self) -> int | None:
-        """Of new tokens; None: as many as there is room for."""
+        """Of new tokens, as asked for."""
         return self.max_tokens
+
+    @property
+    def usual(self) -> int | None:
+        """Where nothing is asked for; None: as many as there is room for."""
+        return None
 
     @property
     def num_likeliest(self) -> int | None:
@@ -158,7 +181,7 @@ class Sampling(Strict):
         return {
             **method,
             "max_new_tokens": max_new_tokens,
-            "min_new_tokens": min(self.min_tokens, max_new_tokens),
+            "min_new_tokens": self.min_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_k": max(self.top_k, 0),
@@ -179,6 +202,20 @@ class ChatRequest(Sampling):
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
     chat_template_kwargs: dict[str, Any] | None = None
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _check_template(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        """A template of the caller's own is a program."""
+        if value and (kept := sorted(_TEMPLATE_KEYS & value.keys())):
+            raise ValueError(f"{kept[0]} is not for requests")
+        return value
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> ChatRequest:
+        if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
+            raise ValueError("max_tokens and max_completion_tokens differ: leave one out")
+        return self
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> ChatRequest:
@@ -206,8 +243,8 @@ class CompletionRequest(Sampling):
     chat_template_kwargs: None = None
 
     @property
-    def limit(self) -> int | None:
-        return _COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+    def usual(self) -> int | None:
+        return _COMPLETION_TOKENS
 
     @property
     def num_likeliest(self) -> int | None:

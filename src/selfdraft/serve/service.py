@@ -84,11 +84,15 @@ class Service:
         """Its works are in the queue; OptionError, PromptError, FullError, ClosedError: none of them is."""
         loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Told | Exception]]()
         deadline = None if self.limits.seconds is None else time.monotonic() + self.limits.seconds
+        if len(body.prompts) > self.limits.max_waiting:
+            raise OptionError(
+                f"{len(body.prompts)} prompts at once, and {self.limits.max_waiting} may wait; send fewer"
+            )
         works: list[Work] = []
         grammar = await loop.run_in_executor(self._encoder, self._grammars.grammar, body.form) if body.form else ""
         for prompt in body.prompts:
             tokens = await loop.run_in_executor(self._encoder, self._encode, prompt, body)
-            options = body.options(self._room(len(tokens), body.limit))
+            options = body.options(self._room(len(tokens), body))
             if grammar:
                 options["processors"] = (self._grammars.processor(grammar, len(tokens)),)
             read_call(options)
@@ -122,11 +126,11 @@ class Service:
                 index, told = await asked.events.get()
                 if isinstance(told, Exception):
                     raise told
-                watch.told(told)
+                watch.told(index, told)
                 if told.generation is not None:
                     asked.texts[index] = told.generation
                 yield index, told
-            watch.ended([one for group in asked.groups for one in group])
+            watch.ended(asked.groups)
         finally:
             self.give_up(asked)
 
@@ -143,11 +147,14 @@ class Service:
             task.cancel()
 
     def _encode(self, prompt: Any, body: Any) -> list[int]:
-        return encode_prompt(prompt, self._tokenizer, body.chat_template_kwargs or {}, "each prompt stands alone")
+        try:
+            return encode_prompt(prompt, self._tokenizer, body.chat_template_kwargs or {}, "each prompt stands alone")
+        except UnicodeError as error:
+            raise PromptError("the prompt has characters that are none: half of a pair of surrogates") from error
 
-    def _room(self, num_prompt_tokens: int, limit: int | None) -> int:
+    def _room(self, num_prompt_tokens: int, body: Sampling) -> int:
         """New tokens at most."""
-        longest, most = self.engine.context_length, self.limits.max_tokens
+        longest, most, limit = self.engine.context_length, self.limits.max_tokens, body.limit
         if limit is not None and limit > most:
             raise OptionError(f"max_tokens is {limit}, and this server writes {most} tokens at most; ask for fewer")
         room = most if longest is None else longest - num_prompt_tokens
@@ -155,7 +162,7 @@ class Service:
             raise PromptError(
                 f"the prompt has {num_prompt_tokens} tokens, and the model's context {longest}; shorten the prompt"
             )
-        return min(room, most if limit is None else limit)
+        return min(room, most, *(one for one in (limit or body.usual,) if one))
 
     def close(self) -> bool:
         """Answer what was taken, in the time there is for it; returns whether all was."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping
@@ -75,4 +76,5 @@ class Work:
     def fail(self, error: Exception) -> None:
         if not self.is_over:
             self.is_over = True
-            self._tell(error)
+            with contextlib.suppress(RuntimeError):  # who asked has ended with its loop
+                self._tell(error)
