@@ -514,6 +514,8 @@ def test_a_page_may_ask_where_its_place_is_named() -> None:
 def test_more_prompts_than_may_wait_are_no_request(url: str) -> None:
     body = {"model": "pico", "prompt": ["a"] * 300, "max_tokens": 2}
     assert httpx.post(f"{url}/v1/completions", json=body).status_code == 400
+    answer = httpx.post(f"{url}/v1/completions", content=b'{"model": "pico", "prompt": "\\ud800"}', headers=JSON)
+    assert (answer.status_code, "surrogates" in answer.text) == (400, True)
 
 
 def test_a_round_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, alone: Engine) -> None:

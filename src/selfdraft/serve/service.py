@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -148,9 +149,10 @@ class Service:
 
     def _encode(self, prompt: Any, body: Any) -> list[int]:
         try:
-            return encode_prompt(prompt, self._tokenizer, body.chat_template_kwargs or {}, "each prompt stands alone")
-        except UnicodeError as error:
+            json.dumps(prompt, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
             raise PromptError("the prompt has characters that are none: half of a pair of surrogates") from error
+        return encode_prompt(prompt, self._tokenizer, body.chat_template_kwargs or {}, "each prompt stands alone")
 
     def _room(self, num_prompt_tokens: int, body: Sampling) -> int:
         """New tokens at most."""
