@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     )
     service = Service(engine, options.name or name, limits)
 
-    class Server(uvicorn.Server):  # type: ignore[misc]
+    class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             service.scheduler.take_no_more()
             super().handle_exit(sig, frame)

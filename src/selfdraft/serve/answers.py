@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -20,8 +21,8 @@ from openai.types.completion_usage import CompletionTokensDetails, PromptTokensD
 from pydantic import BaseModel
 
 from ..engine.live import Piece
+from ..engine.session import Event
 from ..types import Generation, TokenLogprobs
-from .work import Told
 
 Decode = Callable[[int], str]
 """The text of one token."""
@@ -79,26 +80,26 @@ def total(usages: Sequence[CompletionUsage]) -> CompletionUsage:
     return first
 
 
-class Answer:
+class Answer(ABC):
     """One request's: `index` numbers all of its texts, over all prompts."""
 
     def __init__(self, model: str, decode: Decode, prefix: str) -> None:
         self.head: dict[str, Any] = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._decode = decode
 
+    @abstractmethod
     def begin(self, index: int) -> BaseModel | None:
         """Of a stream: what comes before the first piece of a text."""
-        raise NotImplementedError
 
-    def piece(self, told: Told, index: int) -> BaseModel:
-        raise NotImplementedError
+    @abstractmethod
+    def piece(self, told: Event, index: int) -> BaseModel: ...
 
+    @abstractmethod
     def last(self, figures: Mapping[str, Any]) -> BaseModel:
         """Of a stream: what was counted."""
-        raise NotImplementedError
 
-    def whole(self, generations: Sequence[Generation], figures: Mapping[str, Any]) -> BaseModel:
-        raise NotImplementedError
+    @abstractmethod
+    def whole(self, generations: Sequence[Generation], figures: Mapping[str, Any]) -> BaseModel: ...
 
     def figures(self, groups: Sequence[Sequence[Generation]]) -> dict[str, Any]:
         """`groups`: the texts of each prompt."""
@@ -116,8 +117,8 @@ class ChatAnswer(Answer):
         delta = ChoiceDelta(role="assistant", content="")
         return self._chunk(ChunkChoice(index=index, delta=delta, finish_reason=None))
 
-    def piece(self, told: Told, index: int) -> ChatCompletionChunk:
-        text = "".join(piece.text for piece in told.pieces)
+    def piece(self, told: Event, index: int) -> ChatCompletionChunk:
+        text = told.text
         content = self._logprobs([piece.logprobs for piece in told.pieces])
         choice = ChunkChoice(
             index=index,
@@ -170,11 +171,10 @@ class CompletionAnswer(Answer):
     def begin(self, index: int) -> None:
         """Nothing is said of a completion before its first token."""
 
-    def piece(self, told: Told, index: int) -> Completion:
-        text = "".join(piece.text for piece in told.pieces)
+    def piece(self, told: Event, index: int) -> Completion:
         reason = reason_of(told.generation) if told.generation else None
         choice = CompletionChoice.model_construct(
-            index=index, text=text, finish_reason=reason, logprobs=self._logprobs(told.pieces, index)
+            index=index, text=told.text, finish_reason=reason, logprobs=self._logprobs(told.pieces, index)
         )
         return Completion(**self.head, object="text_completion", choices=[choice])
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from ..engine.engine import Engine
+from ..engine.session import Event
 from ..types import Generation
 from .answers import reason_of
 from .scheduler import Scheduler
-from .work import Told
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _SHORT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -59,7 +59,7 @@ class Metrics:
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(f"{PREFIX}:{name}", text, ("model_name",), buckets=buckets, registry=self._registry)
 
-    def _gauge(self, name: str, text: str, ask) -> None:  # type: ignore[no-untyped-def]
+    def _gauge(self, name: str, text: str, ask: Callable[[], float]) -> None:
         gauge = Gauge(f"{PREFIX}:{name}", text, ("model_name",), registry=self._registry)
         gauge.labels(self._model).set_function(ask)
 
@@ -71,7 +71,7 @@ class Watch:
         self._metrics, self._began = metrics, time.monotonic()
         self._last: dict[int, float] = {}  # when each text was told of last
 
-    def told(self, index: int, told: Told) -> None:
+    def told(self, index: int, told: Event) -> None:
         now, metrics = time.monotonic(), self._metrics
         if told.pieces:
             before = self._last.get(index)

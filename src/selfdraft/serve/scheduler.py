@@ -243,7 +243,7 @@ class Scheduler:
             if event.generation is not None:
                 del self._live[event.id]
             work.num_failures_alone = 0
-            work.told(text, event.pieces, event.generation)
+            work.told(text, event)
             if work.is_over:
                 self._last_seconds = time.monotonic() - work.began
 

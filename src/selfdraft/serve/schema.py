@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -107,7 +108,7 @@ class Message(BaseModel):
         return {**self.model_dump(exclude_unset=True), "role": ROLES.get(self.role, self.role), "content": text}
 
 
-class Sampling(Strict):
+class Sampling(Strict, ABC):
     """What chats and completions have in common."""
 
     model: str
@@ -166,14 +167,14 @@ class Sampling(Strict):
         return None
 
     @property
+    @abstractmethod
     def num_likeliest(self) -> int | None:
         """As the engine's `logprobs`."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def prompts(self) -> Sequence[Any]:
         """As the engine takes them, each for itself."""
-        raise NotImplementedError
 
     def options(self, max_new_tokens: int) -> dict[str, Any]:
         """Of `Engine.generate`. A seed that is not given is drawn here: the text can go on after a failure."""

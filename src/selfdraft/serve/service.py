@@ -15,6 +15,7 @@ from starlette.requests import Request
 
 from ..engine.engine import Engine
 from ..engine.keywords import read_call
+from ..engine.session import Event
 from ..engine.text import encode_prompt
 from ..errors import OptionError, PromptError
 from ..types import Generation
@@ -23,7 +24,7 @@ from .grammar import Grammars
 from .metrics import Metrics
 from .scheduler import Scheduler
 from .schema import Sampling
-from .work import Told, Work
+from .work import Work
 
 _GLANCE = 0.1
 """Seconds between two looks at whether who asked is still there."""
@@ -51,7 +52,7 @@ class Asked:
     """A request's works, one a prompt, and where what is told of them arrives."""
 
     works: list[Work]
-    events: asyncio.Queue[tuple[int, Told | Exception]]
+    events: asyncio.Queue[tuple[int, Event | Exception]]
     answer: Answer
     texts: dict[int, Generation] = field(default_factory=dict)
 
@@ -83,7 +84,7 @@ class Service:
 
     async def ask(self, body: Sampling, answer: Answer, client: str) -> Asked:
         """Its works are in the queue; OptionError, PromptError, FullError, ClosedError: none of them is."""
-        loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Told | Exception]]()
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Event | Exception]]()
         deadline = None if self.limits.seconds is None else time.monotonic() + self.limits.seconds
         if len(body.prompts) > self.limits.max_waiting:
             raise OptionError(
@@ -98,8 +99,8 @@ class Service:
                 options["processors"] = (self._grammars.processor(grammar, len(tokens)),)
             read_call(options)
 
-            def tell(told: Told | Exception, first: int = body.n * len(works)) -> None:
-                index = first + told.index if isinstance(told, Told) else first
+            def tell(told: Event | Exception, first: int = body.n * len(works)) -> None:
+                index = first + told.id if isinstance(told, Event) else first
                 loop.call_soon_threadsafe(events.put_nowait, (index, told))
 
             works.append(Work(tokens, options, body.n, tell, client, deadline))
@@ -119,7 +120,7 @@ class Service:
         for work in asked.works:
             self.scheduler.cancel(work)
 
-    async def events(self, asked: Asked) -> AsyncIterator[tuple[int, Told]]:
+    async def events(self, asked: Asked) -> AsyncIterator[tuple[int, Event]]:
         """Until all texts have ended; what is left when nobody listens any more is given up."""
         watch = self.metrics.watch()
         try:

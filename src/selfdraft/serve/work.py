@@ -6,22 +6,12 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..engine.live import Piece
-from ..types import Generation
+from ..engine.session import Event
 
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True)
-class Told:
-    """Of one text of a request: what was added to it; `generation` is the whole of it once it has ended."""
-
-    index: int
-    pieces: tuple[Piece, ...] = ()
-    generation: Generation | None = None
 
 
 @dataclass
@@ -38,7 +28,8 @@ class LateError(Exception):
 
 
 class Work:
-    """A request: `num_texts` continuations of one prompt. `tell` is called by the thread that decodes.
+    """A request: `num_texts` continuations of one prompt. `tell` is called by the thread that decodes, with events that
+    name a text by its place among them.
 
     `client`: who asks; clients take turns. `deadline`: on the clock of `time.monotonic`.
     """
@@ -48,7 +39,7 @@ class Work:
         prompt: list[int],
         options: Mapping[str, Any],
         num_texts: int,
-        tell: Callable[[Told | Exception], None],
+        tell: Callable[[Event | Exception], None],
         client: str = "",
         deadline: float | None = None,
     ) -> None:
@@ -67,11 +58,11 @@ class Work:
     def is_late(self) -> bool:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
-    def told(self, text: Text, pieces: tuple[Piece, ...], generation: Generation | None) -> None:
-        text.shown.extend(piece.token for piece in pieces)
-        text.has_ended = generation is not None
+    def told(self, text: Text, event: Event) -> None:
+        text.shown.extend(piece.token for piece in event.pieces)
+        text.has_ended = event.generation is not None
         self.is_over = not self.open_texts
-        self._tell(Told(text.index, pieces, generation))
+        self._tell(replace(event, id=text.index))
 
     def fail(self, error: Exception) -> None:
         if not self.is_over:
