@@ -11,7 +11,7 @@ from typing import Any
 from pico import letter_tokenizer, pico
 from selfdraft import Engine
 from selfdraft.bench.charts import render
-from selfdraft.bench.papers.experiment import Found, Judgement, Recipe
+from selfdraft.bench.papers.experiment import FAILED, Found, Judgement, Recipe
 from selfdraft.bench.papers.page import Section, as_markdown, as_text, sections
 from selfdraft.bench.papers.run import ReproduceHead, Reproduction, UnitFile, read_units
 from selfdraft.bench.papers.workbench import Scale, Workbench
@@ -39,6 +39,7 @@ def run(recipe: Recipe, bench: Workbench, file: Path, wanted: Sequence[str] = ()
     work.run([recipe], wanted)
     assert not work.has_difference
     head, lines = read_units(file)
+    assert not [line.values[FAILED] for line in lines if FAILED in line.values], "methods that could not run"
     return {one.experiment.id: one for one in sections([recipe], lines, head, wanted)}
 
 

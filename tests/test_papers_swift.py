@@ -96,6 +96,12 @@ def test_all_experiments(bench: Workbench, file: Path) -> None:
     assert "not to be had, accuracy: the prompts come without tests" in as_text(found["table-3"], HEAD)
 
 
+def test_one_candidate_or_several(bench: Workbench, tmp_path: Path) -> None:
+    found = run(RECIPE, bench, tmp_path / "result.jsonl", ["figure-2a"])["figure-2a"].found
+    for measured in filter(None, map(found.measured, found.units)):
+        assert {one.arm for one in measured.records} == {"top-1", "top-k", OFF}
+
+
 @pytest.mark.full
 def test_swift_is_measured_after_its_search(sections: dict[str, Section]) -> None:
     found = sections["table-8"].found

@@ -13,7 +13,7 @@ import torch
 import learned
 from selfdraft.economics import LatencyFit, Line
 from selfdraft.strategies.bayes import Point, Search
-from selfdraft.strategies.draft_switch import GLANCE, MAX_RETRY, RETRY, TRIAL, DraftSwitch
+from selfdraft.strategies.draft_switch import GLANCE, LEAST_RETRY, MAX_RETRY, RETRY, TRIAL, DraftSwitch
 from selfdraft.strategies.matching import Matched
 from selfdraft.strategies.swift_ranked import GAIN, Kept, Ranked
 from selfdraft.strategies.swift_search import SNAPSHOTS, Optimisation, Published, SwiftOptions, evenly, size_of
@@ -487,6 +487,16 @@ def test_the_slower_way_is_tried_again_later_and_later(drafting: float) -> None:
     expected = [2 * RETRY, 4 * RETRY, 8 * RETRY, MAX_RETRY]
     assert starts[0] == pytest.approx(RETRY, abs=2 * TRIAL)
     assert gaps[:4] == pytest.approx(expected, abs=2 * TRIAL)
+
+
+def test_a_trial_that_was_unlucky_is_repeated_soon() -> None:
+    """Trials of kinds that are close take about a hundredth of the time, so there is no reason to wait."""
+    switch = DraftSwitch()
+    live(switch, 3 * TRIAL, 0.0102)
+    assert not switch.is_drafting
+    went = live(switch, LEAST_RETRY + 3 * TRIAL, 0.008)
+    assert switch.is_drafting
+    assert went.count(False) <= LEAST_RETRY + TRIAL
 
 
 @pytest.mark.parametrize(("drafting", "num_tokens"), [(0.05, GLANCE), (0.012, TRIAL)])

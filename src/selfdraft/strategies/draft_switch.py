@@ -9,8 +9,10 @@ TRIAL = 32
 """Tokens of a trial."""
 GLANCE, HOPELESS = 8, 1.3
 """Tokens after which a trial may end early, where its rounds are 1.3 times slower than the others."""
-RETRY, MAX_RETRY = 1024, 16384
-"""Tokens after which the slower kind is tried again; twice as many each time that it stays slower."""
+LEAST_RETRY, RETRY, MAX_RETRY = 128, 1024, 16384
+"""Tokens after which the slower kind is tried again: first as few, or at most as many, as keep what a trial loses to
+`SHARE` of the time; twice as many each time that it stays slower."""
+SHARE = 0.01
 _MEMORY = 0.995
 """What a token leaves of the weight of those before it."""
 
@@ -54,7 +56,7 @@ class DraftSwitch:
         self.is_drafting = True
         self._last: bool | None = None
         self._is_faster: bool | None = None  # drafting, when that was last known
-        self._retry = RETRY
+        self._retry: float = RETRY
         self._num_left: float = TRIAL  # tokens until the next decision
         self._num_since = 0.0  # tokens since the other kind was tried
 
@@ -93,7 +95,7 @@ class DraftSwitch:
             return
         is_faster = self._drafting.pace < self._plain.pace
         if is_faster != self._is_faster:
-            self._is_faster, self._retry, self._num_since = is_faster, RETRY, 0
+            self._is_faster, self._retry, self._num_since = is_faster, self._patience, 0
         if self._num_since < self._retry:
             self.is_drafting = is_faster
         else:
@@ -104,6 +106,12 @@ class DraftSwitch:
         drafting, plain = self._drafting, self._plain
         is_clear = drafting.is_hopeless_beside(plain) or plain.is_hopeless_beside(drafting)
         return is_clear or (drafting.is_known and plain.is_known)
+
+    @property
+    def _patience(self) -> float:
+        """A trial may have been unlucky: where the kinds are close, little is lost by another one soon."""
+        faster, slower = sorted((self._drafting.pace, self._plain.pace))
+        return min(max(TRIAL * (slower / faster - 1) / SHARE, LEAST_RETRY), RETRY)
 
     def _try_again(self, drafts: bool) -> None:
         """What was known of the slower kind is out of date."""

@@ -37,7 +37,7 @@ def thinned_units(bench: Workbench) -> Iterable[Unit]:
     def measure(skipped: float) -> Values:
         """Both stop alike; one has the draft's best tokens verified as well, as SWIFT has."""
         top_k = shared.paired_as_swift("uniform", ratio=skipped)
-        methods = {TOP_K: top_k, TOP_1: {**top_k, "tree": "chain"}}
+        methods = {TOP_K: top_k, TOP_1: shared.as_chain(top_k)}
         return {**bench.compare(methods, prompts), "task": f"{skipped:.0%}"}
 
     return [Unit(f"speed {skipped}", partial(measure, skipped)) for skipped in RATIOS if prompts]
