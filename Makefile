@@ -10,9 +10,11 @@ BATCHES := $(foreach run,rows again vllm vllm-earlier peer eos code busy stall,b
 TREES := benchmarks/results/trees-h200.jsonl
 CPU := benchmarks/results/cpu-x86.jsonl
 AUTO := $(foreach mode,greedy sampled,benchmarks/results/auto-cpu-$(mode).jsonl)
+STREAMS := $(sort $(wildcard benchmarks/results/streams-*.jsonl))
 LOOKUP := $(foreach texts,lookup rewrites,benchmarks/results/bench-cpu-$(texts).jsonl)
 PASSES := $(sort $(wildcard benchmarks/results/passes*.jsonl))
 PAPERS := $(sort $(wildcard benchmarks/results/papers/*.jsonl))
+EARLIER := $(sort $(wildcard benchmarks/results/papers-before/*.jsonl))
 
 .PHONY: demo test suite test-full check fmt results clean
 
@@ -59,9 +61,10 @@ results: $(INSTALLED)  ## docs/results and its pictures from what was measured
 	@{ cat docs/notes/trees.md; echo; $(RUN) selfdraft report $(TREES) --markdown; } > docs/results/trees.md
 	@{ cat docs/notes/cpu.md; echo; $(VENV)/bin/python benchmarks/cpu.py --show $(CPU); echo; $(RUN) selfdraft report $(LOOKUP) --markdown; } > docs/results/cpu.md
 	@{ cat docs/notes/auto.md; echo; $(VENV)/bin/python benchmarks/never_slower.py $(AUTO); } > docs/results/auto.md
+	@{ cat docs/notes/streams.md; echo; $(VENV)/bin/python benchmarks/streams.py $(STREAMS); } > docs/results/streams.md
 	@{ cat docs/notes/batches.md; echo; $(VENV)/bin/python benchmarks/batches_page.py $(BATCHES); } > docs/results/batches.md
 	@$(if $(PASSES),{ cat docs/notes/passes.md; echo; $(RUN) selfdraft report $(PASSES) --markdown; } > docs/results/passes.md)
-	$(RUN) selfdraft report $(PAPERS) --markdown --output docs/results/papers.md --png docs/images/papers --notes docs/notes
+	$(RUN) selfdraft report $(PAPERS) --before $(EARLIER) --markdown --output docs/results/papers.md --png docs/images/papers --notes docs/notes
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -194,6 +194,20 @@ def test_the_page_of_the_default_is_what_its_command_prints(
     assert page == f"{introduction}\n{capsys.readouterr().out}"
 
 
+def test_the_page_of_streams_is_what_its_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = sorted(RESULTS.glob("streams-*.jsonl"))
+    monkeypatch.setattr(sys, "argv", ["streams.py", *map(str, runs)])
+    benchmark("streams").main()
+    shown = capsys.readouterr().out
+    introduction = (REPOSITORY / "docs" / "notes" / "streams.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "results" / "streams.md").read_text(encoding="utf-8")
+    assert page == f"{introduction}\n{shown}"
+    assert all(told in shown for told in re.findall(r"\d\.\d\dx", introduction))
+    assert all(result(run.stem).is_complete and not result(run.stem).is_different for run in runs)
+
+
 @pytest.mark.parametrize("run", AUTO)
 def test_the_default_was_not_slower_on_any_kind_of_prompt(run: str) -> None:
     assert result(run).is_complete

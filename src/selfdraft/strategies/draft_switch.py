@@ -9,10 +9,9 @@ TRIAL = 32
 """Tokens of a trial."""
 GLANCE, HOPELESS = 8, 1.3
 """Tokens after which a trial may end early, where its rounds are 1.3 times slower than the others."""
-LEAST_RETRY, RETRY, MAX_RETRY = 128, 1024, 16384
-"""Tokens after which the slower kind is tried again: first as few, or at most as many, as keep what a trial loses to
-`SHARE` of the time; twice as many each time that it stays slower."""
-SHARE = 0.01
+LEAST_RETRY, RETRY, MAX_RETRY, SHARE = 128, 1024, 16384, 0.01
+"""Tokens after which the slower kind is tried again: so many that a trial, which may have been unlucky, loses SHARE of
+the time; twice as many each time that it stays slower."""
 _MEMORY = 0.995
 """What a token leaves of the weight of those before it."""
 
@@ -95,7 +94,9 @@ class DraftSwitch:
             return
         is_faster = self._drafting.pace < self._plain.pace
         if is_faster != self._is_faster:
-            self._is_faster, self._retry, self._num_since = is_faster, self._patience, 0
+            faster, slower = sorted((self._drafting.pace, self._plain.pace))
+            retry = min(max(TRIAL * (slower / faster - 1) / SHARE, LEAST_RETRY), RETRY)
+            self._is_faster, self._retry, self._num_since = is_faster, retry, 0
         if self._num_since < self._retry:
             self.is_drafting = is_faster
         else:
@@ -106,12 +107,6 @@ class DraftSwitch:
         drafting, plain = self._drafting, self._plain
         is_clear = drafting.is_hopeless_beside(plain) or plain.is_hopeless_beside(drafting)
         return is_clear or (drafting.is_known and plain.is_known)
-
-    @property
-    def _patience(self) -> float:
-        """A trial may have been unlucky: where the kinds are close, little is lost by another one soon."""
-        faster, slower = sorted((self._drafting.pace, self._plain.pace))
-        return min(max(TRIAL * (slower / faster - 1) / SHARE, LEAST_RETRY), RETRY)
 
     def _try_again(self, drafts: bool) -> None:
         """What was known of the slower kind is out of date."""

@@ -14,7 +14,7 @@ from .experiment import EFFORTS, FAILED, Experiment, Found, Judgement, Plot, Rec
 from .headlines import headline_table, headlines
 from .recipes import ALL, PublishedTable, published, recipes
 from .run import NO_TIME, Line, ReproduceHead, num_outputs, read_units
-from .workbench import Scale
+from .workbench import SELF, Scale
 
 OUTCOMES: Mapping[bool | None, str] = {True: "confirmed", False: "not confirmed", None: "inconclusive"}
 BARE = {"-", "1.0", "1.00", "1.00x", "1.00x [1.00, 1.00]"}
@@ -41,11 +41,17 @@ class Section:
 
     @property
     def title(self) -> str:
-        return f"{self.recipe.name} {self.experiment.id}: {self.published.title}"
+        return f"{self.recipe.name} {self.experiment.id}: {self.published.title}{drafted_by(self.found.scale)}"
 
     @property
     def judgements(self) -> list[Judgement]:
         return self.experiment.judge(self.found)
+
+
+def drafted_by(scale: Mapping[str, Any]) -> str:
+    """What drafted, where it was not the model itself."""
+    drafter = str(scale.get("drafter", SELF))
+    return "" if drafter == SELF else f" (drafter: {drafter})"
 
 
 def sections(
@@ -220,6 +226,14 @@ class PaperFile:
         return title({**self.head.circumstances, **self.head.question})
 
     @property
+    def commit(self) -> str:
+        return str(self.head.question.get("commit") or "-")
+
+    @property
+    def drafted_by(self) -> str:
+        return drafted_by(self.head.question.get("scale", {}))
+
+    @property
     def command(self) -> str:
         return str(self.head.circumstances.get("command") or "selfdraft reproduce all")
 
@@ -250,21 +264,30 @@ def page(
 
 def _overview(papers: Sequence[tuple[Recipe, Measured]]) -> str:
     rows = [
-        [f"[{recipe.name}](#{recipe.name})", file.where, *(str(count) for count in _counts(own).values())]
+        [
+            f"[{recipe.name}](#{recipe.name}){file.drafted_by}",
+            file.where,
+            file.commit,
+            *(str(count) for count in _counts(own).values()),
+        ]
         for recipe, found in papers
         for file, own in found
     ]
-    return markdown_table(Table("", ["paper", "measured on", *(f"claims {word}" for word in OUTCOMES.values())], rows))
+    header = ["paper", "measured on", "commit", *(f"claims {word}" for word in OUTCOMES.values())]
+    return markdown_table(Table("", header, rows))
 
 
 def _headlines(recipe: Recipe, found: Measured, before: Sequence[PaperFile]) -> Iterator[list[str]]:
-    earlier = {one.experiment.id: one.found for file in before for one in file.of(recipe)}
-    for section in (one for _, own in found for one in own if one.experiment.id in recipe.main):
-        yield from headlines(recipe, section.published, section.found, earlier.get(section.experiment.id))
+    earlier = {(one.experiment.id, file.drafted_by): one.found for file in before for one in file.of(recipe)}
+    for file, own in found:
+        for section in (one for one in own if one.experiment.id in recipe.main):
+            known = earlier.get((section.experiment.id, file.drafted_by))
+            for paper, *row in headlines(recipe, section.published, section.found, known):
+                yield [f"{paper}{file.drafted_by}", *row]
 
 
 def _commits(before: Sequence[PaperFile]) -> str:
-    return ", ".join(dict.fromkeys(str(file.head.question.get("commit")) for file in before))
+    return ", ".join(dict.fromkeys(file.commit for file in before))
 
 
 def _counts(own: Sequence[Section]) -> Mapping[bool | None, int]:

@@ -63,12 +63,6 @@ def paired_as_swift(strategy: str, **options: Any) -> Method:
     return {**pairing, "strategy": strategy, "settings": {**settings, strategy: options}}
 
 
-def as_chain(method: Method) -> Method:
-    """The same without siblings."""
-    settings = {name: values for name, values in method["settings"].items() if name != "siblings"}
-    return {**method, "tree": "chain", "settings": settings}
-
-
 def with_siblings(name: str) -> str:
     """An arm with the same set, and SWIFT's early stopping and siblings."""
     return f"{name} w/ dynamic ver."

@@ -81,6 +81,7 @@ def why_missing(name: str) -> str:
 # ------------------------------------------------------------------------------------------------------- workbench
 
 Methods = Mapping[str, Mapping[str, Any]]
+SELF = "self"
 LATENCY_SECONDS = 20.0
 
 
@@ -101,7 +102,7 @@ class Scale:
     runs: int = 1
     is_quick: bool = False
     learn: int = 200
-    drafter: str = "self"
+    drafter: str = SELF
     asked: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
