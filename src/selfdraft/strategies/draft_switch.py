@@ -10,7 +10,7 @@ TRIAL = 32
 GLANCE, HOPELESS = 8, 1.3
 """Tokens after which a trial may end early, where its rounds are 1.3 times slower than the others."""
 LEAST_RETRY, RETRY, MAX_RETRY, SHARE = 128, 1024, 16384, 0.01
-"""Tokens after which the slower kind is tried again: so many that a trial, which may have been unlucky, loses SHARE of
+"""Tokens after which the slower kind is tried again: as a trial may have been unlucky, those in which it loses SHARE of
 the time; twice as many each time that it stays slower."""
 _MEMORY = 0.995
 """What a token leaves of the weight of those before it."""
