@@ -16,7 +16,7 @@ PASSES := $(sort $(wildcard benchmarks/results/passes*.jsonl))
 PAPERS := $(sort $(wildcard benchmarks/results/papers/*.jsonl))
 EARLIER := $(sort $(wildcard benchmarks/results/papers-before/*.jsonl))
 
-.PHONY: demo test suite test-full check fmt results clean
+.PHONY: demo playground test suite test-full check fmt results clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,10 @@ demo: $(INSTALLED)  ## Generate with and without drafting, and as transformers d
 	@$(SHOW) - < examples/rewrite.txt
 	@echo; echo "== The same again, by what was learned"; echo
 	@$(SHOW) - < examples/rewrite.txt
+
+playground: $(INSTALLED)  ## A page to see it work: texts in colours, speeds, a race against plain decoding
+	@$(RUN) selfdraft pull
+	@$(RUN) selfdraft serve
 
 test: $(INSTALLED)  ## Lint, types and the test suite, side by side
 	$(MAKE) --no-print-directory -j 2 check suite

@@ -93,10 +93,14 @@ def explain(generation: Any) -> Explanation:
     return Explanation(done, rounds, report.get("plain_seconds"), tuple(report.get("reasons", ())))
 
 
+def kind_of(step: Any) -> str:
+    """Of a `types.StepRecord`: one of `NAMES`."""
+    return "off" if not step.draft.tokens else "copy" if step.plan.drafter in COPYING else "skip"
+
+
 def _round(step: Any) -> tuple[str, int, int, float]:
-    drafted = len(step.draft.tokens)
-    kind = "off" if not drafted else "copy" if step.plan.drafter in COPYING else "skip"
-    return kind, drafted, len(step.verdict.tokens), step.draft_seconds + step.verify_seconds
+    seconds = step.draft_seconds + step.verify_seconds
+    return kind_of(step), len(step.draft.tokens), len(step.verdict.tokens), seconds
 
 
 def _done(kind: str, rounds: Sequence[tuple[str, int, int, float]], told: Mapping[str, float]) -> Done | None:

@@ -58,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
         server_header=False,
         timeout_graceful_shutdown=round(options.drain_seconds),
     )
-    print(f"serving {service.model} at http://{options.host}:{options.port}/v1", file=sys.stderr)
+    address = f"http://{options.host}:{options.port}"
+    print(f"serving {service.model} at {address}/v1; a page to try it: {address}", file=sys.stderr)
     Server(config).run()
     return 0
 

@@ -9,7 +9,7 @@ from ..options import GenerateOptions
 from ..types import Generation, Source, TokenLogprobs
 from .method import Cohort
 from .metrics import stats_of
-from .state import TextSequence, steps_of
+from .state import KeptRound, TextSequence, steps_of
 from .text import TextTail
 
 
@@ -32,7 +32,7 @@ class LiveText:
         self.sequence, self.tail, self._packed_bytes = sequence, tail, packed_bytes
         self.is_unwanted = options.cancel  # the caller's own function, which is asked once a round
         self._seed, self._has_logprobs = options.seed, options.logprobs is not None
-        self._num_shown = len(sequence.emitted)
+        self._num_shown, self._num_rounds_shown = len(sequence.emitted), 0
         for token in sequence.emitted[tail.num_tokens :]:
             tail.push(token)
 
@@ -51,6 +51,11 @@ class LiveText:
         span = range(self._num_shown, released)
         self._num_shown = max(self._num_shown, released)
         return tuple(map(self._piece, span))
+
+    def new_rounds(self) -> tuple[KeptRound, ...]:
+        """Since it was last asked for."""
+        first, self._num_rounds_shown = self._num_rounds_shown, len(self.sequence.rounds)
+        return tuple(self.sequence.rounds[first:])
 
     @property
     def generation(self) -> Generation:

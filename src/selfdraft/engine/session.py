@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 from ..errors import OptionError
-from ..types import FinishReason, Generation
+from ..types import FinishReason, Generation, StepRecord
 from .decode import Rounds
 from .live import LiveText, Piece
 from .method import Cohort
 from .room import Room
-from .state import State
+from .state import KeptRound, State, steps_of
 from .worth import Worth
 
 
@@ -141,6 +141,12 @@ class Event:
     id: int
     pieces: tuple[Piece, ...] = ()
     generation: Generation | None = None
+    rounds: tuple[KeptRound, ...] = field(default=(), repr=False)  # since the event before
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """The rounds since the event before; several where text was held back."""
+        return steps_of(self.id, self.rounds)
 
     @property
     def text(self) -> str:
@@ -221,5 +227,5 @@ class Session:
         number, pieces = text.sequence.sequence_id, text.new_pieces()
         if text.has_ended:
             del self._texts[number]
-            return Event(number, pieces, text.generation)
-        return Event(number, pieces) if pieces else None
+            return Event(number, pieces, text.generation, text.new_rounds())
+        return Event(number, pieces, rounds=text.new_rounds()) if pieces else None

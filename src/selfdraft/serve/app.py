@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.responses import JSONResponse, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion
@@ -20,17 +22,30 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from ..errors import SelfdraftError
+from ..registry import AXES
 from ..version import __version__
 from .answers import Answer, ChatAnswer, CompletionAnswer
+from .details import Details
 from .guard import Guard, error_body
 from .scheduler import BrokenError, ClosedError, FullError
-from .schema import ChatRequest, CompletionRequest, Sampling
+from .schema import FOR_OPERATORS, ChatRequest, CompletionRequest, Sampling
 from .service import Asked, GoneError, Service, all_texts
 from .work import LateError
 
 log = logging.getLogger("selfdraft.serve")
 _GONE = 499
 """Nobody reads it."""
+PAGE = {
+    "/": ("playground.html", "text/html"),
+    "/playground.css": ("playground.css", "text/css"),
+    "/playground.js": ("playground.js", "text/javascript"),
+}
+"""Path -> file and kind."""
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
+    "cache-control": "no-cache",
+    "x-content-type-options": "nosniff",
+}
 
 
 def create_app(service: Service, keys: Sequence[str] = (), origins: Sequence[str] = ()) -> FastAPI:
@@ -49,6 +64,7 @@ def create_app(service: Service, keys: Sequence[str] = (), origins: Sequence[str
     _add_errors(app, service)
     _add_answers(app, service)
     _add_monitoring(app, service)
+    _add_page(app)
     return app
 
 
@@ -77,7 +93,14 @@ def _add_answers(app: FastAPI, service: Service) -> None:
 
 def _model(service: Service) -> dict[str, Any]:
     model = Model(id=service.model, created=service.created, object="model", owned_by="selfdraft")
-    return {**model.model_dump(exclude_unset=True), "max_model_len": service.engine.context_length}
+    engine = service.engine
+    own = {
+        "num_layers": engine.runner.num_layers,
+        "can_chat": bool(getattr(engine.tokenizer, "chat_template", None)),
+        "strategies": list(AXES["strategy"]),
+        "drafters": [name for name in AXES["drafter"] if name not in FOR_OPERATORS],
+    }
+    return {**model.model_dump(exclude_unset=True), "max_model_len": engine.context_length, "selfdraft": own}
 
 
 def _check_model(service: Service, name: str) -> None:
@@ -94,7 +117,7 @@ async def _answer(service: Service, body: Sampling, request: Request, answer: An
         first = await service.while_there(request, anext(events))
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
-            return EventSourceResponse(_stream(service, asked, events, first, usage))
+            return EventSourceResponse(_stream(service, asked, events, first, usage, body.selfdraft.details))
         await service.while_there(request, _exhaust(events))
     except BaseException:
         service.give_up(asked)
@@ -109,10 +132,11 @@ async def _exhaust(events: AsyncIterator[Any]) -> None:
 
 
 async def _stream(
-    service: Service, asked: Asked, events: AsyncIterator[Any], first: Any, with_usage: bool
+    service: Service, asked: Asked, events: AsyncIterator[Any], first: Any, with_usage: bool, with_details: bool
 ) -> AsyncIterator[bytes]:
     """An error that comes now is told as an event: the answer has begun."""
     answer, seen = asked.answer, set[int]()
+    details = defaultdict[int, Details](Details) if with_details else None
     try:
         item = first
         while item is not None:
@@ -120,7 +144,8 @@ async def _stream(
             if index not in seen and (start := answer.begin(index)):
                 yield _event(start)
             seen.add(index)
-            yield _event(answer.piece(told, index))
+            piece = answer.piece(told, index)
+            yield _event(piece, **({} if details is None else {"selfdraft": details[index].of(told)}))
             item = await anext(events, None)
         if with_usage:
             yield _event(answer.last(answer.figures(asked.groups)))
@@ -133,8 +158,8 @@ async def _stream(
         service.give_up(asked)
 
 
-def _event(item: Any) -> bytes:
-    return format_sse_event(data_str=json.dumps(item.model_dump(mode="json", exclude_unset=True)))
+def _event(item: Any, **more: Any) -> bytes:
+    return format_sse_event(data_str=json.dumps({**item.model_dump(mode="json", exclude_unset=True), **more}))
 
 
 # ------------------------------------------------------------------------------------------------ errors
@@ -193,14 +218,27 @@ def _add_errors(app: FastAPI, service: Service) -> None:
         app.add_exception_handler(kind, other)
 
 
+# ------------------------------------------------------------------------------------------------ the playground
+
+
+def _add_page(app: FastAPI) -> None:
+    """It holds nothing of anybody; what it asks for goes by the routes above."""
+
+    def add(path: str, name: str, kind: str) -> None:
+        content = (files(__package__) / "page" / name).read_bytes()
+
+        @app.get(path, include_in_schema=False, name=name)
+        async def page() -> Response:
+            return Response(content, media_type=kind, headers=PAGE_HEADERS)
+
+    for path, (name, kind) in PAGE.items():
+        add(path, name, kind)
+
+
 # ------------------------------------------------------------------------------------------------ monitoring
 
 
 def _add_monitoring(app: FastAPI, service: Service) -> None:
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        return RedirectResponse("/docs")
-
     @app.get("/health")
     async def health() -> dict[str, str]:
         """Whether the process answers."""

@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger("selfdraft.serve")
-_OPEN = ("/health", "/ready", "/version")
-"""What monitors ask, who have no key."""
+_OPEN = ("/health", "/ready", "/version", "/", "/playground.css", "/playground.js")
+"""What monitors ask, who have no key, and the page, which asks for one."""
 
 
 def error_body(message: str, status: int, param: str | None = None, code: str | None = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _COMPLETION_TOKENS = 16
 """OpenAI's, where a completion does not say how many."""
 ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
 """As chat templates know them."""
-_FOR_OPERATORS = {"model"}
+FOR_OPERATORS = {"model"}
 """What would load other weights."""
 _TEMPLATE_KEYS = {"chat_template", "add_generation_prompt", "continue_final_message"}
 """Of `chat_template_kwargs`: what says how the template works, not what it is told."""
@@ -47,16 +47,22 @@ class MethodOptions(Strict):
     @field_validator("settings")
     @classmethod
     def _check_settings(cls, value: dict[str, dict[str, Any]] | None) -> dict[str, dict[str, Any]] | None:
-        if value and (kept := sorted(_FOR_OPERATORS & value.keys())):
+        if value and (kept := sorted(FOR_OPERATORS & value.keys())):
             raise ValueError(f"the settings of {kept[0]!r} are the server's own")
         return value
 
     @field_validator("drafter")
     @classmethod
     def _check_drafter(cls, value: str | None) -> str | None:
-        if value in _FOR_OPERATORS:
+        if value in FOR_OPERATORS:
             raise ValueError(f"the drafter {value!r} is chosen where the server is started")
         return value
+
+
+class SelfdraftOptions(MethodOptions):
+    """`details`: a stream also says what became of each token, and what rounds did."""
+
+    details: bool = False
 
 
 class Schema(Strict):
@@ -129,7 +135,7 @@ class Sampling(Strict, ABC):
     logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
     response_format: ResponseFormat | None = None
     user: str | None = Field(None, description="requests of different users take turns")
-    selfdraft: MethodOptions = Field(default_factory=MethodOptions)
+    selfdraft: SelfdraftOptions = Field(default_factory=SelfdraftOptions)
 
     @field_validator("stop")
     @classmethod
@@ -143,6 +149,8 @@ class Sampling(Strict, ABC):
     def _check_together(self) -> Sampling:
         if self.stream_options and not self.stream:
             raise ValueError("stream_options is for streams: leave it out, or set stream to true")
+        if self.selfdraft.details and not self.stream:
+            raise ValueError("selfdraft.details are for streams: leave them out, or set stream to true")
         if self.form and self.min_tokens:
             raise ValueError(
                 "min_tokens and response_format contradict each other where the text is over: leave one out"
@@ -178,7 +186,8 @@ class Sampling(Strict, ABC):
 
     def options(self, max_new_tokens: int) -> dict[str, Any]:
         """Of `Engine.generate`. A seed that is not given is drawn here: the text can go on after a failure."""
-        method = {name: value for name, value in self.selfdraft.model_dump().items() if value is not None}
+        asked = self.selfdraft.model_dump(exclude={"details"})
+        method = {name: value for name, value in asked.items() if value is not None}
         return {
             **method,
             "max_new_tokens": max_new_tokens,
