@@ -58,8 +58,7 @@ def run(options: argparse.Namespace) -> int:
         server_header=False,
         timeout_graceful_shutdown=round(options.drain_seconds),
     )
-    address = f"http://{options.host}:{options.port}"
-    print(f"serving {service.model} at {address}/v1; a page to try it: {address}", file=sys.stderr)
+    print(f"serving {service.model} at http://{options.host}:{options.port}/v1, and a page to try it", file=sys.stderr)
     Server(config).run()
     return 0
 

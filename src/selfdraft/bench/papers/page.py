@@ -197,13 +197,14 @@ machine's speed differs from one table to the next.
 M: tokens that a pass of the whole model brings, its own one included; alpha, accepted: share of the drafted tokens that
 are accepted; r: share of the sub-layers skipped; c: seconds of a draft step over those of a plain token; speed-up:
 tokens per second of decoding over those of plain decoding, in turns on the same prompts. `a3,m6`: attention of layer 3
-and MLP of layer 6 are skipped. `prune`, `knn`, `draft-verify`, ... are strategies of selfdraft."""
+and MLP of layer 6 are skipped. Planning: its share of decoding, recording included. `prune`, `knn`, ...: strategies of
+selfdraft."""
 
 
 METHODS = """\
 The papers' own methods on the tasks of their main tables, as speed-up over plain decoding. Published: of the paper's
 models. Bound: told how far to draft (DISCO), else as many tokens a round, if a draft took the share of the time that it
-reads of the weights."""
+reads of the weights; where branches are looked up as well (`ours`, `5 %`, `calibrated`) it may be exceeded."""
 
 
 @dataclass(frozen=True)

@@ -206,8 +206,8 @@ def labels_of(found: Found) -> dict[str, str]:
 
 
 def _mean_steps(found: Found) -> float | None:
-    known = [values["search"]["num_steps"] for values in found.units.values() if "search" in values]
-    return round(statistics.mean(known)) if known else None
+    searches = [one["search"] for unit, one in found.units.items() if "search" in one and not unit.startswith("ours")]
+    return round(statistics.mean(one["num_steps"] for one in searches)) if searches else None
 
 
 EFFORTS: Mapping[str, Effort] = {
