@@ -13,8 +13,10 @@ from openai.types import Completion, CompletionChoice, CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage, ChatCompletionTokenLogprob
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
-from openai.types.chat.chat_completion_chunk import ChoiceDelta
+from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall, ChoiceDeltaToolCallFunction
 from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
+from openai.types.chat.chat_completion_message_function_tool_call import ChatCompletionMessageFunctionToolCall
+from openai.types.chat.chat_completion_message_function_tool_call import Function as CalledFunction
 from openai.types.chat.chat_completion_token_logprob import TopLogprob
 from openai.types.completion_choice import Logprobs
 from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
@@ -23,10 +25,12 @@ from pydantic import BaseModel
 from ..engine.live import Piece
 from ..engine.session import Event
 from ..types import Generation, TokenLogprobs
+from .tools import Call, Reader
 
 Decode = Callable[[int], str]
 """The text of one token."""
 Reason = Literal["stop", "length"]
+CallReason = Literal["stop", "length", "tool_calls"]
 
 
 def reason_of(generation: Generation) -> Reason:
@@ -110,20 +114,27 @@ class Answer(ABC):
 
 
 class ChatAnswer(Answer):
-    def __init__(self, model: str, decode: Decode) -> None:
+    """`reader`: makes one for each text, of its calls."""
+
+    def __init__(self, model: str, decode: Decode, reader: Callable[[], Reader] | None = None) -> None:
         super().__init__(model, decode, "chatcmpl")
+        self._new_reader, self._readers, self._calling = reader, dict[int, Reader](), set[int]()
 
     def begin(self, index: int) -> ChatCompletionChunk:
         delta = ChoiceDelta(role="assistant", content="")
         return self._chunk(ChunkChoice(index=index, delta=delta, finish_reason=None))
 
     def piece(self, told: Event, index: int) -> ChatCompletionChunk:
-        text = told.text
+        is_over = told.generation is not None
+        text, calls = self._read(told.text, index, is_over)
         content = self._logprobs([piece.logprobs for piece in told.pieces])
+        delta = ChoiceDelta(content=text) if text or not (is_over or calls) else ChoiceDelta()
+        if calls:
+            delta.tool_calls = [_piece_of(call) for call in calls]
         choice = ChunkChoice(
             index=index,
-            delta=ChoiceDelta(content=text) if text or told.generation is None else ChoiceDelta(),
-            finish_reason=reason_of(told.generation) if told.generation else None,
+            delta=delta,
+            finish_reason=self._reason(told.generation, index) if told.generation else None,
             logprobs=ChunkLogprobs(content=content, refusal=None) if content is not None else None,
         )
         return self._chunk(choice)
@@ -140,12 +151,30 @@ class ChatAnswer(Answer):
 
     def _choice(self, index: int, one: Generation) -> Choice:
         content = self._logprobs(one.logprobs or ()) if one.logprobs is not None else None
+        text, calls = self._read(one.text, index, True)
+        message = ChatCompletionMessage(role="assistant", content=text or (None if calls else ""), refusal=None)
+        if calls:
+            message.tool_calls = [_whole_of(call) for call in calls]
         return Choice(
             index=index,
-            message=ChatCompletionMessage(role="assistant", content=one.text, refusal=None),
-            finish_reason=reason_of(one),
+            message=message,
+            finish_reason=self._reason(one, index),
             logprobs=None if content is None else ChoiceLogprobs(content=content, refusal=None),
         )
+
+    def _read(self, text: str, index: int, is_over: bool) -> tuple[str, list[Call]]:
+        if self._new_reader is None:
+            return text, []
+        if index not in self._readers:
+            self._readers[index] = self._new_reader()
+        content, calls = self._readers[index].read(text, is_over)
+        self._calling |= {index} if calls else set()
+        return content, calls
+
+    def _reason(self, one: Generation, index: int) -> CallReason:
+        reason = reason_of(one)
+        is_call = reason == "stop" and index in self._calling
+        return self._readers[index].ends_as if is_call else reason
 
     def _logprobs(self, told: Sequence[TokenLogprobs | None]) -> list[ChatCompletionTokenLogprob] | None:
         known = [one for one in told if one is not None]
@@ -161,6 +190,17 @@ class ChatAnswer(Answer):
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         text = self._decode(token)
         return {"token": text, "bytes": list(text.encode()), "logprob": max(logprob, -9999.0)}
+
+
+def _piece_of(call: Call) -> ChoiceDeltaToolCall:
+    function = ChoiceDeltaToolCallFunction(arguments=call.arguments, **({"name": call.name} if call.name else {}))
+    head: dict[str, Any] = {"id": call.id, "type": "function"} if call.id else {}
+    return ChoiceDeltaToolCall(index=call.index, function=function, **head)
+
+
+def _whole_of(call: Call) -> ChatCompletionMessageFunctionToolCall:
+    function = CalledFunction(name=call.name or "", arguments=call.arguments)
+    return ChatCompletionMessageFunctionToolCall(id=call.id or "", type="function", function=function)
 
 
 class CompletionAnswer(Answer):

@@ -74,7 +74,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=refusals)
     async def chat(body: ChatRequest, request: Request) -> Response:
         """An answer to messages."""
-        return await _answer(service, body, request, ChatAnswer(body.model, service.decode))
+        return await _answer(service, body, request, ChatAnswer(body.model, service.decode, service.reader(body)))
 
     @app.post("/v1/completions", response_model=Completion, responses=refusals)
     async def complete(body: CompletionRequest, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ..options import SEED_BITS
+from .tools import AUTO, NONE, schema_of
 
 MAX_CHOICES = 16
 """Texts of one prompt."""
@@ -20,7 +22,7 @@ ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
 """As chat templates know them."""
 FOR_OPERATORS = {"model"}
 """What would load other weights."""
-_TEMPLATE_KEYS = {"chat_template", "add_generation_prompt", "continue_final_message"}
+_TEMPLATE_KEYS = {"chat_template", "add_generation_prompt", "continue_final_message", "tools"}
 """Of `chat_template_kwargs`: what says how the template works, not what it is told."""
 Score = Annotated[float, Field(ge=-2, le=2)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
@@ -96,6 +98,29 @@ class GrammarFormat(Strict):
 ResponseFormat = Annotated[PlainFormat | SchemaFormat | GrammarFormat, Field(discriminator="type")]
 
 
+class Function(Strict):
+    """`strict` says nothing here: where a call must come, its arguments always keep to the schema."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    type: Literal["function"]
+    function: Function
+
+
+class ToolName(Strict):
+    name: str
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    function: ToolName
+
+
 class TextPart(Strict):
     type: Literal["text"]
     text: str
@@ -111,7 +136,19 @@ class Message(BaseModel):
     def plain(self) -> dict[str, Any]:
         content = self.content
         text = content if isinstance(content, str | None) else "".join(part.text for part in content)
-        return {**self.model_dump(exclude_unset=True), "role": ROLES.get(self.role, self.role), "content": text}
+        known = {**self.model_dump(exclude_unset=True), "role": ROLES.get(self.role, self.role), "content": text}
+        if isinstance(calls := known.get("tool_calls"), list):
+            known["tool_calls"] = [_as_templates_read(call) for call in calls]
+        return known
+
+
+def _as_templates_read(call: Any) -> Any:
+    """Arguments are text for OpenAI's clients, and an object for chat templates."""
+    try:
+        function = call["function"]
+        return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
+    except (LookupError, TypeError, ValueError):
+        return call
 
 
 class Sampling(Strict, ABC):
@@ -175,6 +212,11 @@ class Sampling(Strict, ABC):
         return None
 
     @property
+    def for_template(self) -> dict[str, Any]:
+        """What the chat template is told beside the messages."""
+        return {}
+
+    @property
     @abstractmethod
     def num_likeliest(self) -> int | None:
         """As the engine's `logprobs`."""
@@ -212,6 +254,9 @@ class ChatRequest(Sampling):
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = Field(None, min_length=1, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: Literal[True] | None = None
 
     @field_validator("chat_template_kwargs")
     @classmethod
@@ -233,6 +278,41 @@ class ChatRequest(Sampling):
             raise ValueError("top_logprobs needs logprobs to be true")
         return self
 
+    @model_validator(mode="after")
+    def _check_tools(self) -> ChatRequest:
+        names = [tool.function.name for tool in self.tools or ()]
+        if len({*names}) < len(names):
+            raise ValueError("tools have a name twice")
+        if self.tool_choice not in (None, NONE) and not names:
+            raise ValueError("tool_choice needs tools")
+        if isinstance(self.tool_choice, NamedTool) and self.choice not in names:
+            raise ValueError(f"tool_choice names {self.choice!r}, which tools do not have")
+        if self.response_format and self.choice not in (NONE, AUTO):
+            raise ValueError("response_format and a tool_choice that asks for a call contradict each other")
+        return self
+
+    @property
+    def choice(self) -> str:
+        """What becomes of the tools: none, auto, required, or the name of one."""
+        if isinstance(self.tool_choice, NamedTool):
+            return self.tool_choice.function.name
+        return self.tool_choice or (AUTO if self.tools else NONE)
+
+    @property
+    def told_tools(self) -> list[dict[str, Any]]:
+        return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+
+    @property
+    def form(self) -> dict[str, Any] | None:
+        if self.choice in (NONE, AUTO):
+            return super().form
+        return {"type": "json_schema", "json_schema": {"schema": schema_of(self.choice, self.told_tools)}}
+
+    @property
+    def for_template(self) -> dict[str, Any]:
+        tools = {} if self.choice == NONE else {"tools": self.told_tools}
+        return {**(self.chat_template_kwargs or {}), **tools}
+
     @property
     def limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
@@ -250,7 +330,6 @@ class CompletionRequest(Sampling):
     prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
     logprobs: int | None = Field(None, ge=0, le=5)
     echo: Literal[False] = False
-    chat_template_kwargs: None = None
 
     @property
     def usual(self) -> int | None:

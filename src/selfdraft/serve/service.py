@@ -6,9 +6,10 @@ import asyncio
 import copy
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -23,7 +24,8 @@ from .answers import Answer
 from .grammar import Grammars
 from .metrics import Metrics
 from .scheduler import Scheduler
-from .schema import Sampling
+from .schema import ChatRequest, Sampling
+from .tools import AUTO, NONE, REQUIRED, Free, Named, Reader, Required, template_of
 from .work import Work
 
 _GLANCE = 0.1
@@ -116,6 +118,14 @@ class Service:
     def decode(self, token: int) -> str:
         return str(self._tokenizer.decode([token]))
 
+    def reader(self, body: ChatRequest) -> Callable[[], Reader] | None:
+        """Of calls, for each text; None: none can come."""
+        if body.choice == NONE:
+            return None
+        if body.choice == AUTO:
+            return partial(Free, template_of(self._tokenizer), body.told_tools)
+        return Required if body.choice == REQUIRED else partial(Named, body.choice)
+
     def give_up(self, asked: Asked) -> None:
         for work in asked.works:
             self.scheduler.cancel(work)
@@ -153,7 +163,7 @@ class Service:
             json.dumps(prompt, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             raise PromptError("the prompt has characters that are none: half of a pair of surrogates") from error
-        return encode_prompt(prompt, self._tokenizer, body.chat_template_kwargs or {}, "each prompt stands alone")
+        return encode_prompt(prompt, self._tokenizer, body.for_template, "each prompt stands alone")
 
     def _room(self, num_prompt_tokens: int, body: Sampling) -> int:
         """New tokens at most."""
