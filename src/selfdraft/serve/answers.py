@@ -85,21 +85,26 @@ def total(usages: Sequence[CompletionUsage]) -> CompletionUsage:
 
 
 class Answer(ABC):
-    """One request's: `index` numbers all of its texts, over all prompts."""
+    """One request's: `index` numbers all of its texts, over all prompts.
+
+    `tells_always`: a stream ends with what was counted, asked for or not; `has_mark`: and with `[DONE]`.
+    """
+
+    tells_always, has_mark = False, True
 
     def __init__(self, model: str, decode: Decode, prefix: str) -> None:
         self.head: dict[str, Any] = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._decode = decode
 
     @abstractmethod
-    def begin(self, index: int) -> BaseModel | None:
+    def begin(self, index: int) -> Sequence[BaseModel]:
         """Of a stream: what comes before the first piece of a text."""
 
     @abstractmethod
-    def piece(self, told: Event, index: int) -> BaseModel: ...
+    def piece(self, told: Event, index: int) -> Sequence[BaseModel]: ...
 
     @abstractmethod
-    def last(self, figures: Mapping[str, Any]) -> BaseModel:
+    def last(self, figures: Mapping[str, Any]) -> Sequence[BaseModel]:
         """Of a stream: what was counted."""
 
     @abstractmethod
@@ -120,11 +125,11 @@ class ChatAnswer(Answer):
         super().__init__(model, decode, "chatcmpl")
         self._new_reader, self._readers, self._calling = reader, dict[int, Reader](), set[int]()
 
-    def begin(self, index: int) -> ChatCompletionChunk:
+    def begin(self, index: int) -> Sequence[ChatCompletionChunk]:
         delta = ChoiceDelta(role="assistant", content="")
-        return self._chunk(ChunkChoice(index=index, delta=delta, finish_reason=None))
+        return [self._chunk(ChunkChoice(index=index, delta=delta, finish_reason=None))]
 
-    def piece(self, told: Event, index: int) -> ChatCompletionChunk:
+    def piece(self, told: Event, index: int) -> Sequence[ChatCompletionChunk]:
         is_over = told.generation is not None
         text, calls = self._read(told.text, index, is_over)
         content = self._logprobs([piece.logprobs for piece in told.pieces])
@@ -137,10 +142,10 @@ class ChatAnswer(Answer):
             finish_reason=self._reason(told.generation, index) if told.generation else None,
             logprobs=ChunkLogprobs(content=content, refusal=None) if content is not None else None,
         )
-        return self._chunk(choice)
+        return [self._chunk(choice)]
 
-    def last(self, figures: Mapping[str, Any]) -> ChatCompletionChunk:
-        return ChatCompletionChunk(**self.head, object="chat.completion.chunk", choices=[], **figures)
+    def last(self, figures: Mapping[str, Any]) -> Sequence[ChatCompletionChunk]:
+        return [ChatCompletionChunk(**self.head, object="chat.completion.chunk", choices=[], **figures)]
 
     def whole(self, generations: Sequence[Generation], figures: Mapping[str, Any]) -> ChatCompletion:
         choices = [self._choice(index, one) for index, one in enumerate(generations)]
@@ -208,18 +213,18 @@ class CompletionAnswer(Answer):
         super().__init__(model, decode, "cmpl")
         self._offsets: dict[int, int] = {}
 
-    def begin(self, index: int) -> None:
-        """Nothing is said of a completion before its first token."""
+    def begin(self, index: int) -> Sequence[Completion]:
+        return ()
 
-    def piece(self, told: Event, index: int) -> Completion:
+    def piece(self, told: Event, index: int) -> Sequence[Completion]:
         reason = reason_of(told.generation) if told.generation else None
         choice = CompletionChoice.model_construct(
             index=index, text=told.text, finish_reason=reason, logprobs=self._logprobs(told.pieces, index)
         )
-        return Completion(**self.head, object="text_completion", choices=[choice])
+        return [Completion(**self.head, object="text_completion", choices=[choice])]
 
-    def last(self, figures: Mapping[str, Any]) -> Completion:
-        return Completion(**self.head, object="text_completion", choices=[], **figures)
+    def last(self, figures: Mapping[str, Any]) -> Sequence[Completion]:
+        return [Completion(**self.head, object="text_completion", choices=[], **figures)]
 
     def whole(self, generations: Sequence[Generation], figures: Mapping[str, Any]) -> Completion:
         choices = [self._choice(index, one) for index, one in enumerate(generations)]

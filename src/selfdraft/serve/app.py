@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion
+from openai.types.responses import Response as OpenAIResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -27,6 +28,7 @@ from ..version import __version__
 from .answers import Answer, ChatAnswer, CompletionAnswer
 from .details import Details
 from .guard import Guard, error_body
+from .responses import ResponsesAnswer, ResponsesRequest
 from .scheduler import BrokenError, ClosedError, FullError
 from .schema import FOR_OPERATORS, ChatRequest, CompletionRequest, Sampling
 from .service import Asked, GoneError, Service, all_texts
@@ -80,6 +82,12 @@ def _add_answers(app: FastAPI, service: Service) -> None:
     async def complete(body: CompletionRequest, request: Request) -> Response:
         """The continuation of a text, of each where there are several."""
         return await _answer(service, body, request, CompletionAnswer(body.model, service.decode))
+
+    @app.post("/v1/responses", response_model=OpenAIResponse, responses=refusals)
+    async def respond(body: ResponsesRequest, request: Request) -> Response:
+        """An answer to messages, told as items; nothing is kept of it."""
+        answer = ResponsesAnswer(body, service.decode, service.reader(body.chat))
+        return await _answer(service, body.chat, request, answer)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -141,15 +149,17 @@ async def _stream(
         item = first
         while item is not None:
             index, told = item
-            if index not in seen and (start := answer.begin(index)):
+            more = {} if details is None else {"selfdraft": details[index].of(told)}
+            for start in answer.begin(index) if index not in seen else ():
                 yield _event(start)
             seen.add(index)
-            piece = answer.piece(told, index)
-            yield _event(piece, **({} if details is None else {"selfdraft": details[index].of(told)}))
+            for piece in answer.piece(told, index):
+                yield _event(piece, **more)
             item = await anext(events, None)
-        if with_usage:
-            yield _event(answer.last(answer.figures(asked.groups)))
-        yield format_sse_event(data_str="[DONE]")
+        for last in answer.last(answer.figures(asked.groups)) if with_usage or answer.tells_always else ():
+            yield _event(last)
+        if answer.has_mark:
+            yield format_sse_event(data_str="[DONE]")
     except (BrokenError, ClosedError, LateError, SelfdraftError) as error:
         status, message = _status(error)
         service.metrics.refused(status)
@@ -159,7 +169,8 @@ async def _stream(
 
 
 def _event(item: Any, **more: Any) -> bytes:
-    return format_sse_event(data_str=json.dumps({**item.model_dump(mode="json", exclude_unset=True), **more}))
+    known = {**item.model_dump(mode="json", exclude_unset=True), **more}
+    return format_sse_event(data_str=json.dumps(known), event=known.get("type"))
 
 
 # ------------------------------------------------------------------------------------------------ errors
