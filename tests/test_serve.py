@@ -448,15 +448,23 @@ def test_the_time_of_a_request_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Failing:
-    """Some passes fail, by their numbers, and all those that read a token."""
+    """Some passes fail, by their numbers, and all those that read a token. `company`: texts that the first waits for."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, engine: Engine, passes: Sequence[int] = (), token: int = -1
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        service: Service,
+        passes: Sequence[int] = (),
+        token: int = -1,
+        company: int = 1,
     ) -> None:
         self.num_passes, self.num_failed = 0, 0
+        engine, scheduler = service.engine, service.scheduler
         real = engine.runner.forward
 
         def forward(request: Any, *rest: Any, **named: Any) -> Any:
+            while not self.num_passes and scheduler.num_running + scheduler.num_waiting < company:
+                time.sleep(0.01)
             self.num_passes += 1
             if self.num_passes in passes or any(token in row for row in request.tokens):
                 self.num_failed += 1
@@ -476,7 +484,7 @@ def ask_all(url: str, prompts: list[str]) -> list[httpx.Response]:
 def test_faults_long_after_each_other_are_nobodys(monkeypatch: pytest.MonkeyPatch, alone: Engine) -> None:
     """Of a text that is alone in the server."""
     service = Service(new_engine(), "pico", Limits())
-    failing = Failing(monkeypatch, service.engine, passes=[4, 9, 14, 20])
+    failing = Failing(monkeypatch, service, passes=[4, 9, 14, 20])
     with serving(service) as url:
         (answer,) = ask_all(url, ["abc"])
     assert failing.num_failed == 4
@@ -520,7 +528,7 @@ def test_more_prompts_than_may_wait_are_no_request(url: str) -> None:
 
 def test_a_round_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, alone: Engine) -> None:
     service = Service(new_engine(), "pico", Limits())
-    failing, prompts = Failing(monkeypatch, service.engine, passes=[6, 7, 20]), ["abc", "bcd", "cde", "def"]
+    failing, prompts = Failing(monkeypatch, service, passes=[6, 7, 20], company=4), ["abc", "bcd", "cde", "def"]
     with serving(service) as url:
         answers = ask_all(url, prompts)
         assert failing.num_failed == 3
@@ -532,7 +540,7 @@ def test_a_round_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch, alone
 def test_only_the_request_that_makes_the_model_fail_is_told_so(monkeypatch: pytest.MonkeyPatch, alone: Engine) -> None:
     service, prompts = Service(new_engine(), "pico", Limits()), ["abc", "bcd", "Zbc", "def"]
     bad = service.engine.tokenizer("Z").input_ids[0]
-    Failing(monkeypatch, service.engine, token=bad)
+    Failing(monkeypatch, service, token=bad)
     with serving(service) as url:
         answers = ask_all(url, prompts)
         assert httpx.get(f"{url}/ready").status_code == 200
