@@ -53,7 +53,7 @@ BUDGETS = {
     "models/load": 988,
     "profiles": 1095,
     "drafters": 850,
-    "strategies": 4581,
+    "strategies": 4585,
     "strategies/choosing": 676,
     "lookahead": 906,
     "trees": 150,

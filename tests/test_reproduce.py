@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from papers import SMALL, new_bench
+from papers import HEAD, SMALL, new_bench
 from selfdraft.bench.papers.claims import is_above
 from selfdraft.bench.papers.experiment import Experiment, MainTable, Recipe, Values
 from selfdraft.bench.papers.plan import USUAL_METHODS, minutes, plan, plan_table
-from selfdraft.bench.papers.run import NO_TIME, read_units
-from selfdraft.bench.papers.workbench import WHOLE, Task, Workbench, each
+from selfdraft.bench.papers.run import NO_TIME, Reproduction, UnitFile, read_units
+from selfdraft.bench.papers.workbench import WHOLE, Task, Workbench, each, why_missing
+from selfdraft.cli.main import main
+from selfdraft.errors import DownloadError
 from selfdraft.measure.estimate import MANY_PROMPTS, Estimate
 from selfdraft.measure.passes import CONTEXT
 
@@ -77,15 +79,41 @@ def test_a_plan_counts_what_would_be_measured(tmp_path: Path) -> None:
     bench = new_bench(tmp_path, scale=replace(SMALL, prompts=2, tokens=8, is_quick=False, asked=("prompts", "tokens")))
     planned = list(plan(bench, [RECIPE], [], []))
     each_token = bench.latency.at(CONTEXT).plain
-    main = 2 * 2 * 8 * 3 * each_token
+    expected = 2 * 2 * 8 * 3 * each_token
     other = USUAL_METHODS * 2 * 8 * each_token + SMALL.fit_seconds
     rows = plan_table(planned).rows
     assert [row[0] for row in rows] == ["some table-1", "some table-2", "some figure-1", "all"]
     assert [row[1] for row in rows] == ["1", "1", "0", ""]
-    assert [row[2] for row in rows] == [f"{seconds / 60:.1f}" for seconds in (main, other, 0, main + other)]
-    assert minutes(planned) == pytest.approx((main + other) / 60)
+    assert [row[2] for row in rows] == [f"{seconds / 60:.1f}" for seconds in (expected, other, 0, expected + other)]
+    assert minutes(planned) == pytest.approx((expected + other) / 60)
     (rest,) = plan(bench, [RECIPE], ["table-1"], [("some", "table-1", "humaneval")])
     assert (rest.num_units, rest.minutes) == (0, 0.0)
+
+
+def test_what_failed_is_tried_again(tmp_path: Path) -> None:
+    """What cannot be had is not: there are no prompts of it."""
+    told, gone = [], Experiment("table-3", each(["nq"], measure), [])
+
+    def fails(bench: Workbench, task: Task) -> Values:
+        told.append(task.name)
+        if len(told) == 1:
+            time.sleep(0.01)
+            raise DownloadError("not now")
+        return measure(bench, task)
+
+    recipe = Recipe("some", [Experiment("table-1", each(["humaneval"], fails), []), gone])
+    file, bench = tmp_path / "result.jsonl", new_bench(tmp_path)
+    for first in (("not now", False), (None, True)):
+        Reproduction(bench, UnitFile(file, HEAD)).run([recipe])
+        found = {line.unit: (line.missing, line.is_settled) for line in read_units(file)[1]}
+        assert found == {"humaneval": first, "nq": (why_missing("nq"), True)}
+    Reproduction(bench, UnitFile(file, HEAD)).run([recipe])
+    assert len(told) == 2, "what was measured is not measured again"
+
+
+def test_a_drafter_is_for_papers_that_have_one(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "asd", folder, "--quick", "--drafter", "model"]) == 2
+    assert "--drafter says nothing about asd" in capsys.readouterr().err
 
 
 def test_what_is_inconclusive_says_how_many_prompts_would_tell() -> None:

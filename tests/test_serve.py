@@ -448,7 +448,7 @@ def test_the_time_of_a_request_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Failing:
-    """Some passes fail, by their numbers, and all those that read a token. `company`: texts that the first waits for."""
+    """Some passes fail, by their numbers, and all those that read a token. The first waits for `company` texts."""
 
     def __init__(
         self,

@@ -181,7 +181,10 @@ def _report_papers(options: argparse.Namespace, files: Sequence[Path]) -> int:
     results = [PaperFile.read(file) for file in files]
     if options.html:
         raise OptionError("results of `reproduce` become Markdown; use --markdown --output FILE.md")
+    names = [result.name for result in results]
     for result in results:
+        if options.png and names.count(result.name) > 1:
+            raise OptionError(f"two files are called {result.name}, and so would their pictures; rename one of them")
         if not result.lines:
             raise OptionError(f"{result.name} has nothing that was measured; run its command again: {result.command}")
     notes = _read_notes(options.notes) if options.notes else {}

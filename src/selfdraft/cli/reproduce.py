@@ -19,7 +19,7 @@ from ..bench.papers.run import ReproduceHead, Reproduction, UnitFile, kept_units
 from ..bench.papers.workbench import QUICK, QUICK_SECONDS, WHOLE, Scale, Workbench
 from ..bench.tables import text_table
 from ..engine.engine import Engine
-from ..errors import unknown_name
+from ..errors import OptionError, unknown_name
 from ..measure.circumstances import SHAPING, circumstances
 from ..models.load.catalogue import DEFAULT_MODEL, cache_home
 from ..options import typed_call
@@ -38,6 +38,8 @@ def run(options: argparse.Namespace) -> int:
     for name in options.experiments:
         if name not in known:
             raise unknown_name("experiment", name, list(known))
+    if options.drafter and not any(recipe.has_drafters for recipe in chosen):
+        raise OptionError(f"--drafter says nothing about {options.paper}: its drafts are the model's own; leave it out")
     typed_call({"seed": options.seed})
     prompts = select_prompts([], read_named(options.prompts), [], None)
     if options.output:

@@ -21,7 +21,8 @@ class Figures:
     """Of one arm on some prompts; `plain`: `off` on the same ones. A figure that has no meaning is None.
 
     `speedup`: of decoding; `call_speedup`: of whole calls, all that is known of a peer. `cost`: seconds of a draft step
-    over those of a plain token. `bound`: the speed-up that the costs of its passes allow, where they were timed.
+    over those of a plain token. `bound`: the speed-up that the costs of its passes allow, where they were timed;
+    `ideal_speedup`: if a round took as long as a token, and a draft the share of the sub-layers that it runs.
     """
 
     def __init__(self, records: Sequence[Record], plain: Sequence[Record], machine: Machine, seed: int = 0) -> None:
@@ -43,6 +44,8 @@ class Figures:
         self.skipped_mlp = share(_sum(records, "skipped_mlp"), sublayers)
         self.cost = share(share(_sum(records, "draft_seconds"), num_steps), plain_pass)
         self.expected = self._expected_speedups(machine.beta)
+        drafts = (_sum(records, "num_draft_passes") or 0) * (1 - (self.skip_ratio or 0.0))
+        self.ideal_speedup = share(self.num_tokens, (_sum(records, "num_rounds") or 0) + drafts)
         self.split = time_split(records)
         self.record_seconds: float = _sum(records, "record_seconds")
         self.peak_bytes = max(peaks, default=None)

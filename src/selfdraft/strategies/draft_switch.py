@@ -11,7 +11,7 @@ GLANCE, HOPELESS = 8, 1.3
 """Tokens after which a trial may end early, where its rounds are 1.3 times slower than the others."""
 LEAST_RETRY, RETRY, MAX_RETRY, SHARE = 128, 1024, 16384, 0.01
 """Tokens after which the slower kind is tried again: as a trial may have been unlucky, those in which it loses SHARE of
-the time; twice as many each time that it stays slower."""
+the time, its first round included; twice as many each time that it stays slower."""
 _MEMORY = 0.995
 """What a token leaves of the weight of those before it."""
 
@@ -56,6 +56,7 @@ class DraftSwitch:
         self._last: bool | None = None
         self._is_faster: bool | None = None  # drafting, when that was last known
         self._retry: float = RETRY
+        self._first = 0.0  # seconds of the last draft that was not counted
         self._num_left: float = TRIAL  # tokens until the next decision
         self._num_since = 0.0  # tokens since the other kind was tried
 
@@ -75,6 +76,8 @@ class DraftSwitch:
         """A round, and what it emitted."""
         if has_drafted == self._last:
             (self._drafting if has_drafted else self._plain).add(num_tokens, seconds)
+        elif has_drafted:
+            self._first = seconds
         self._last = has_drafted
         self._num_left -= num_tokens
         self._num_since += num_tokens
@@ -95,8 +98,9 @@ class DraftSwitch:
         is_faster = self._drafting.pace < self._plain.pace
         if is_faster != self._is_faster:
             faster, slower = sorted((self._drafting.pace, self._plain.pace))
-            retry = min(max(TRIAL * (slower / faster - 1) / SHARE, LEAST_RETRY), RETRY)
-            self._is_faster, self._retry, self._num_since = is_faster, retry, 0
+            lost = TRIAL * (slower - faster) + self._first
+            self._retry = min(max(lost / SHARE / faster, LEAST_RETRY), RETRY) if faster else RETRY
+            self._is_faster, self._num_since = is_faster, 0
         if self._num_since < self._retry:
             self.is_drafting = is_faster
         else:

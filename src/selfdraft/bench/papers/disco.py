@@ -323,5 +323,6 @@ RECIPE = Recipe(
     main={"table-1": MainTable(256), "table-2": MainTable(256)},
     own=(DISCO, BY_TV),
     oracle=ORACLE_LENGTH,
+    has_drafters=True,
     shots={"mbpp": 0, "humaneval": 0},
 )

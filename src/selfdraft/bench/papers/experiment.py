@@ -172,7 +172,8 @@ class Recipe:
     `quick_prompts`: of each task with `--quick`, as many as two cores go through in less than ten minutes. `efforts`:
     how much was done, by the names that the published data has; what the paper did stands there. `main`: its main
     tables by what they are kept as; `shots`: of the tasks that its base models are asked in, as texts, how many
-    answered examples come first. `own`: arms of the paper's method; `oracle`: one that is told how far to draft.
+    answered examples come first. `own`: arms of the paper's method; `oracle`: one that is told how far to draft;
+    `has_drafters`: what drafts may be chosen.
     """
 
     name: str
@@ -183,3 +184,4 @@ class Recipe:
     shots: Mapping[str, int] = field(default_factory=dict)
     own: Sequence[str] = ()
     oracle: str = ""
+    has_drafters: bool = False

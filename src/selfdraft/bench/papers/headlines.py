@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..tables import CELLS, Table
+from ..tables import CELLS, Table, times
 from .experiment import Found, Recipe
 from .recipes import PublishedTable
 
@@ -23,7 +23,7 @@ def headlines(recipe: Recipe, table: PublishedTable, now: Found, before: Found |
             if (figures := now.figures(unit, arm)) is None:
                 continue
             earlier = before.figures(unit, arm) if before else None
-            bound = CELLS["x"](oracle) if oracle else CELLS["expected"](figures)
+            bound = CELLS["x"](oracle) if oracle else times(figures.ideal_speedup)
             told = [CELLS["speed-up"](one) if one else "-" for one in (earlier, figures)]
             yield [recipe.name, label, arm, published_speed(table, label, arm), *told, bound]
 

@@ -41,16 +41,17 @@ class Section:
 
     @property
     def title(self) -> str:
-        return f"{self.recipe.name} {self.experiment.id}: {self.published.title}{drafted_by(self.found.scale)}"
+        drafter = drafted_by(self.recipe, self.found.scale)
+        return f"{self.recipe.name} {self.experiment.id}: {self.published.title}{drafter}"
 
     @property
     def judgements(self) -> list[Judgement]:
         return self.experiment.judge(self.found)
 
 
-def drafted_by(scale: Mapping[str, Any]) -> str:
+def drafted_by(recipe: Recipe, scale: Mapping[str, Any]) -> str:
     """What drafted, where it was not the model itself."""
-    drafter = str(scale.get("drafter", SELF))
+    drafter = str(scale.get("drafter", SELF)) if recipe.has_drafters else SELF
     return "" if drafter == SELF else f" (drafter: {drafter})"
 
 
@@ -203,8 +204,8 @@ selfdraft."""
 
 METHODS = """\
 The papers' own methods on the tasks of their main tables, as speed-up over plain decoding. Published: of the paper's
-models. Bound: told how far to draft (DISCO), else as many tokens a round, if a draft took the share of the time that it
-reads of the weights; where branches are looked up as well (`ours`, `5 %`, `calibrated`) it may be exceeded."""
+models. Bound: told how far to draft (DISCO), else the same rounds, if one took as long as a plain token, and a draft
+the share of the time that it runs of the sub-layers."""
 
 
 @dataclass(frozen=True)
@@ -230,9 +231,8 @@ class PaperFile:
     def commit(self) -> str:
         return str(self.head.question.get("commit") or "-")
 
-    @property
-    def drafted_by(self) -> str:
-        return drafted_by(self.head.question.get("scale", {}))
+    def drafted_by(self, recipe: Recipe) -> str:
+        return drafted_by(recipe, self.head.question.get("scale", {}))
 
     @property
     def command(self) -> str:
@@ -266,7 +266,7 @@ def page(
 def _overview(papers: Sequence[tuple[Recipe, Measured]]) -> str:
     rows = [
         [
-            f"[{recipe.name}](#{recipe.name}){file.drafted_by}",
+            f"[{recipe.name}](#{recipe.name}){file.drafted_by(recipe)}",
             file.where,
             file.commit,
             *(str(count) for count in _counts(own).values()),
@@ -279,12 +279,12 @@ def _overview(papers: Sequence[tuple[Recipe, Measured]]) -> str:
 
 
 def _headlines(recipe: Recipe, found: Measured, before: Sequence[PaperFile]) -> Iterator[list[str]]:
-    earlier = {(one.experiment.id, file.drafted_by): one.found for file in before for one in file.of(recipe)}
+    earlier = {(one.experiment.id, file.drafted_by(recipe)): one.found for file in before for one in file.of(recipe)}
     for file, own in found:
         for section in (one for one in own if one.experiment.id in recipe.main):
-            known = earlier.get((section.experiment.id, file.drafted_by))
+            known = earlier.get((section.experiment.id, file.drafted_by(recipe)))
             for paper, *row in headlines(recipe, section.published, section.found, known):
-                yield [f"{paper}{file.drafted_by}", *row]
+                yield [f"{paper}{file.drafted_by(recipe)}", *row]
 
 
 def _commits(before: Sequence[PaperFile]) -> str:
@@ -315,16 +315,14 @@ def _run(file: PaperFile) -> str:
     question, date = file.head.question, max(line.date for line in file.lines)[:10]
     commit = question.get("commit") and f" commit {question['commit']}"
     versions = f"torch {question.get('torch')}, transformers {question.get('transformers')}"
-    compared, different = (
-        sum(num_outputs(line.values, *verdicts) for line in file.lines) for verdicts in (VERDICTS, VERDICTS[-1:])
-    )
+    equal, ties, different = (sum(num_outputs(line.values, verdict) for line in file.lines) for verdict in VERDICTS)
     foreign = ""
     if files := question.get("prompts"):
         names = f"{', '.join(files)}, digest {question.get('prompts_digest')}"
         foreign = f" The prompts ({names}) are not part of this repository: {OWN_FILES}."
     return (
-        f"{file.where}, {date}: selfdraft {question.get('selfdraft')}{commit or ''} ({versions}); {compared} outputs "
-        f"compared with plain decoding, {different} different.{foreign}"
+        f"{file.where}, {date}: selfdraft {question.get('selfdraft')}{commit or ''} ({versions}); outputs beside those "
+        f"of plain decoding: {equal} equal, {ties} ties, {different} different.{foreign}"
     )
 
 

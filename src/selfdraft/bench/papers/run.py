@@ -42,6 +42,11 @@ class Line:
     def key(self) -> tuple[str, str, str]:
         return self.paper, self.experiment, self.unit
 
+    @property
+    def is_settled(self) -> bool:
+        """Not where no time was left for it, nor where measuring failed: that is tried again."""
+        return self.missing is None or (self.missing != NO_TIME and not self.seconds)
+
 
 @dataclass(frozen=True)
 class ReproduceHead:
@@ -67,7 +72,7 @@ class UnitFile:
             return
         if not is_new and (known := self._file.known(head.question)):
             self.head, lines = known
-            self.lines = {line.key: line for line in lines if line.missing != NO_TIME}
+            self.lines = {line.key: line for line in lines if line.is_settled}
         self._file.write(self.head, self.lines.values())
 
     def add(self, line: Line) -> None:
@@ -79,7 +84,7 @@ class UnitFile:
 def kept_units(file: str | Path | None, head: ReproduceHead) -> Collection[tuple[str, str, str]]:
     """What a run that asks this would find in the file; nothing is written."""
     known = _Lines(file).known(head.question) if file else None
-    return [line.key for line in known[1] if line.missing != NO_TIME] if known else []
+    return [line.key for line in known[1] if line.is_settled] if known else []
 
 
 def read_units(file: str | Path) -> tuple[ReproduceHead, Sequence[Line]]:
