@@ -178,6 +178,14 @@ def test_tools_that_are_not_right_are_refused(client: openai.OpenAI, changes: di
         client.chat.completions.create(**CHAT, extra_body=changes)
 
 
+def test_a_call_can_be_asked_for_where_the_template_knows_no_tools() -> None:
+    with serving(new_service(TEMPLATE)) as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        asked = {**CHAT, "max_tokens": 60, "tools": TOOLS, "parallel_tool_calls": False}
+        choice = client.chat.completions.create(**asked, tool_choice=WEATHER).choices[0]
+    assert choice.message.tool_calls[0].function.name == "weather"
+
+
 def test_a_model_whose_calls_nobody_knows() -> None:
     service = new_service(TEMPLATE)
     assert service.reader(ChatRequest(**CHAT, tools=TOOLS, tool_choice="required")) is Required

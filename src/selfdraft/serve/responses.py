@@ -110,7 +110,7 @@ class ResponsesRequest(Strict):
     text: TextOptions | None = None
     tools: list[FlatTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | FlatName | None = None
-    parallel_tool_calls: Literal[True] | None = None
+    parallel_tool_calls: bool | None = None
     store: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
     metadata: dict[str, str] | None = None
@@ -257,7 +257,7 @@ class ResponsesAnswer(Answer):
             "output": [item.model_dump() for item in self._items],
             "status": self._status,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "temperature": body.temperature,
             "top_p": body.top_p,
             "tool_choice": choice,

@@ -256,7 +256,7 @@ class ChatRequest(Sampling):
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[Tool] | None = Field(None, min_length=1, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    parallel_tool_calls: Literal[True] | None = None
+    parallel_tool_calls: bool | None = None
 
     @field_validator("chat_template_kwargs")
     @classmethod
@@ -287,6 +287,8 @@ class ChatRequest(Sampling):
             raise ValueError("tool_choice needs tools")
         if isinstance(self.tool_choice, NamedTool) and self.choice not in names:
             raise ValueError(f"tool_choice names {self.choice!r}, which tools do not have")
+        if self.parallel_tool_calls is False and self.choice == AUTO:
+            raise ValueError("parallel_tool_calls=false needs a tool_choice that asks for one call: leave it out")
         if self.response_format and self.choice not in (NONE, AUTO):
             raise ValueError("response_format and a tool_choice that asks for a call contradict each other")
         return self

@@ -163,7 +163,10 @@ class Service:
             json.dumps(prompt, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             raise PromptError("the prompt has characters that are none: half of a pair of surrogates") from error
-        return encode_prompt(prompt, self._tokenizer, body.for_template, "each prompt stands alone")
+        told = body.for_template
+        if "tools" not in str(getattr(self._tokenizer, "chat_template", "")):  # a call that must come needs no telling
+            told.pop("tools", None)
+        return encode_prompt(prompt, self._tokenizer, told, "each prompt stands alone")
 
     def _room(self, num_prompt_tokens: int, body: Sampling) -> int:
         """New tokens at most."""
