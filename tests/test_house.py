@@ -59,13 +59,13 @@ BUDGETS = {
     "trees": 150,
     "engine": 4760,
     "prompts": 490,
-    "measure": 1627,
+    "measure": 1630,
     "calibrate": 1800,
     "bench": 2275,
-    "bench/papers": 5165,
+    "bench/papers": 5171,
     "serve": 2500,
     "integrations": 700,
-    "cli": 4213,
+    "cli": 4218,
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 
