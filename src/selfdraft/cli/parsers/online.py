@@ -9,10 +9,11 @@ from .use import SHAPING
 
 SERVE = """\
 Clients of OpenAI's interface ask it at http://HOST:PORT/v1; a page to try it is
-at /, its own description at /docs, figures for Prometheus at /metrics. All texts are decoded
-together; each is what it would be alone. API keys stand one on a line of a
-file, or in SELFDRAFT_API_KEYS with commas between; without any, everybody who
-reaches the address may ask. Ctrl-C or SIGTERM: what was taken is answered.
+at /, its own description at /docs, figures for Prometheus at /metrics. All
+texts are decoded together; each is what it would be alone. API keys stand one
+on a line of a file, or in SELFDRAFT_API_KEYS with commas between; without any,
+everybody who reaches the address may ask. Ctrl-C or SIGTERM: what was taken is
+answered.
 
 examples:
   selfdraft serve
