@@ -363,6 +363,8 @@ def test_keys() -> None:
         assert httpx.get(f"{url}/health").status_code == 200
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=f"{url}/v1", api_key="wrong").models.list()
+        counted = httpx.get(f"{url}/metrics", headers={"authorization": "Bearer right"}).text
+        assert 'selfdraft:request_errors_total{model_name="pico",status="401"} 5.0' in counted
 
 
 def test_monitors(url: str, client: openai.OpenAI) -> None:

@@ -60,7 +60,7 @@ def create_app(service: Service, keys: Sequence[str] = (), origins: Sequence[str
         await asyncio.to_thread(service.close)
 
     app = FastAPI(title="selfdraft", version=__version__, lifespan=alive, redoc_url=None)
-    app.add_middleware(Guard, keys=keys, max_body=service.limits.max_body)
+    app.add_middleware(Guard, keys=keys, max_body=service.limits.max_body, refused=service.metrics.refused)
     if origins:  # a browser asks without a key whether it may
         app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     _add_errors(app, service)

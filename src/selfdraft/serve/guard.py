@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -27,9 +27,10 @@ def error_body(message: str, status: int, param: str | None = None, code: str | 
 
 
 class Guard:
-    """ASGI middleware. `keys`: one of them must be sent; none: everybody may ask."""
+    """ASGI middleware. `keys`: one of them must be sent, none: everybody may ask; `refused`: told of each status."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], max_body: int) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], max_body: int, refused: Callable[[int], None]) -> None:
+        self._refused = refused
         self._app, self._keys, self._max_body = app, [key.encode() for key in keys], max_body
         self._too_large = f"the body is larger than {max_body} bytes"
 
@@ -50,8 +51,10 @@ class Guard:
 
         try:
             if not self._is_known(scope["path"], headers.get(b"authorization", b"")):
+                self._refused(401)
                 await _refuse(numbered, 401, "no valid API key: send `Authorization: Bearer KEY`", "invalid_api_key")
             elif _length(headers) > self._max_body:
+                self._refused(413)
                 await _refuse(numbered, 413, self._too_large, "request_too_large")
             else:
                 await self._app(scope, self._counted(receive), numbered)
