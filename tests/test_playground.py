@@ -196,8 +196,7 @@ def test_a_key_is_asked_for(browser: Any) -> None:
     opened.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 360), ("light", 1200)])
 def test_it_fits_phones_and_both_schemes(browser: Any, url: str, tmp_path: Path, scheme: str, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
     opened = context.new_page()

@@ -64,7 +64,7 @@ def test_a_stream_ends_before_the_server_does(server: subprocess.Popen[str], por
     assert "Traceback" not in logged
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGINT])
 def test_it_ends_at_once_where_nothing_is_to_be_done(server: subprocess.Popen[str], sent: int) -> None:
     began = time.monotonic()
     server.send_signal(sent)
