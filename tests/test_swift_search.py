@@ -508,9 +508,11 @@ def test_a_trial_that_begins_slowly_is_not_repeated_soon() -> None:
 
 
 def test_rounds_that_take_no_time_are_no_fault() -> None:
-    switch = DraftSwitch()
+    switch, went = DraftSwitch(), set[bool]()
     for _ in range(20 * TRIAL):
+        went.add(switch.is_drafting)
         switch.observe(switch.is_drafting, 1, 0.0)
+    assert went == {True, False}
 
 
 @pytest.mark.parametrize(("drafting", "num_tokens"), [(0.05, GLANCE), (0.012, TRIAL)])

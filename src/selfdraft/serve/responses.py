@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, PrivateAttr, model_validator
 from ..engine.session import Event
 from ..types import Generation
 from .answers import Answer, Decode, reason_of
-from .schema import ChatRequest, MethodOptions, Strict
+from .schema import ChatRequest, Function, MethodOptions, Strict, ToolName
 from .tools import Call, Reader
 
 Kept = Literal["in_progress", "completed", "incomplete"]
@@ -67,17 +67,12 @@ class Returned(Item):
         return [{"role": "tool", "tool_call_id": self.call_id, "content": self.output}]
 
 
-class FlatTool(Strict):
+class FlatTool(Function):
     type: Literal["function"]
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
-class FlatName(Strict):
+class FlatName(ToolName):
     type: Literal["function"]
-    name: str
 
 
 class FlatFormat(Strict):
