@@ -65,7 +65,7 @@ BUDGETS = {
     "bench/papers": 5171,
     "serve": 2500,
     "integrations": 700,
-    "cli": 4219,
+    "cli": 4220,
 }
 """Lines of a part at most. A folder inside one counts apart where it has a row of its own."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 def _read() -> str | None:
     """None: there is nothing more to come. Ctrl-C at the prompt drops what was typed."""
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401 - lines are edited, and earlier ones found again
+        importlib.import_module("readline")  # lines are edited, and earlier ones found again
     try:
         return input("> " if sys.stdin.isatty() else "").strip()
     except EOFError:
