@@ -247,7 +247,7 @@ def test_a_forward_settles_after_every_prefill() -> None:
 
 
 def test_prompts_are_packed_into_the_largest_recorded_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which are smaller where states are captured."""
+    """Whatever is captured: products of other sizes round differently, and in half precision texts would differ."""
 
     class Recorded(Prefill):
         recorded_widths = (8, 24)
@@ -265,7 +265,8 @@ def test_prompts_are_packed_into_the_largest_recorded_passes(monkeypatch: pytest
     for prompts, needs, expected in (
         ([prompt], (), [[20]]),
         ([prompt, prompt[:9], prompt[::-1]], (), [[20, 4], [4, 20]]),
-        ([prompt, prompt[::-1]], ("m0", "norm"), [[12], [8, 4], [12], [4]]),
+        ([prompt, prompt[::-1]], (), [[20, 4], [16]]),
+        ([prompt, prompt[::-1]], ("m0", "norm"), [[20, 4], [16]]),
     ):
         widths.clear()
         monkeypatch.setattr(engine._method({}).strategy, "prefill_needs", needs)
@@ -1438,10 +1439,7 @@ def test_a_round_that_fails_lets_the_others_go_on() -> None:
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize(
-    ("recorded", "num_states", "expected"), [((), 56, 1024), ((64, 2048), 0, 2048), ((2048,), 56, 512)]
-)
-def test_tokens_of_a_pass_of_a_prompt(recorded: tuple[int, ...], num_states: int, expected: int) -> None:
-    """What is captured in a recorded pass stays: as many tokens fewer."""
+@pytest.mark.parametrize(("recorded", "expected"), [((), 1024), ((64, 2048), 2048)])
+def test_tokens_of_a_pass_of_a_prompt(recorded: tuple[int, ...], expected: int) -> None:
     runner: Any = SimpleNamespace(recorded_prompts=recorded)
-    assert engine_prefill.prompt_chunk(runner, [f"a{number}" for number in range(num_states)]) == expected
+    assert engine_prefill.prompt_chunk(runner) == expected

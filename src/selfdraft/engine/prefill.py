@@ -17,8 +17,6 @@ from .state import State, TextSequence
 
 PREFILL_CHUNK = 1024
 """Prompt tokens a pass; bounds the memory that masks and activations of a long prompt take."""
-RECORDED_CHUNK = 512
-"""The same where passes are recorded, however many states are captured: these stay."""
 FIRST_CHUNK, CHUNK_STEP = 256, 64
 """Prompt tokens beside a round before it is known what they take, and what their number is a multiple of."""
 
@@ -127,7 +125,7 @@ class Prompts:
 
     def _read_parts(self, waiting: Sequence[TextSequence], max_tokens: float) -> list[Part]:
         needs = prefill_needs(self._strategy_of(waiting[0]))
-        parts, room = [], int(min(max_tokens, prompt_chunk(self._runner, needs)))
+        parts, room = [], int(min(max_tokens, prompt_chunk(self._runner)))
         for sequence in waiting:
             if room and prefill_needs(self._strategy_of(sequence)) == needs:
                 end = min(sequence.num_read + room, sequence.num_cached)
@@ -199,7 +197,6 @@ def prefill_needs(strategy: Strategy) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*strategy.needs, *strategy.prefill_needs)))
 
 
-def prompt_chunk(runner: Runner, needs: Sequence[str]) -> int:
-    """Tokens of the largest pass, all rows together."""
-    recorded = max(runner.recorded_prompts, default=0)
-    return max(min(PREFILL_CHUNK, RECORDED_CHUNK), recorded // max(1, len(needs))) if recorded else PREFILL_CHUNK
+def prompt_chunk(runner: Runner) -> int:
+    """Tokens of the largest pass, all rows together; whatever is captured, for other sizes round differently."""
+    return max(runner.recorded_prompts, default=PREFILL_CHUNK)

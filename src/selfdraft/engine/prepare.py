@@ -66,7 +66,7 @@ class _Scratch:
     def record_prompts(self) -> None:
         """All but the last token of each: that one's pass has scores."""
         needs = prefill_needs(self.method.strategy)
-        longest = min(self.num_tokens - 1, prompt_chunk(self.runner, needs))
+        longest = min(self.num_tokens - 1, prompt_chunk(self.runner))
         for narrower, width in pairwise((0, *self.runner.recorded_prompts)):
             if narrower < longest and width <= self.num_slots:
                 tokens = [[0] * min(width, longest)]

@@ -131,9 +131,9 @@ def points(num_layers: int) -> tuple[str, ...]:
 def cosines_of(captured: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
     """Around every attention, [rows, tokens, layers]."""
     num_layers = sum(point.startswith("a") for point in captured)
-    streams = [captured[point].float() for point in points(num_layers)]
-    pairs = zip(streams[::2], streams[1::2], strict=True)
-    return {"cosines": torch.stack([torch.cosine_similarity(*pair, dim=-1) for pair in pairs], dim=-1)}
+    states = (captured[point].float() for point in points(num_layers))
+    cosines = [torch.cosine_similarity(*around, dim=-1) for around in zip(states, states, strict=True)]
+    return {"cosines": torch.stack(cosines, dim=-1)}
 
 
 def _means(prefill: Mapping[str, torch.Tensor]) -> list[float]:
