@@ -590,3 +590,5 @@ def test_what_the_default_is_now(trials: list[Any], told: str) -> None:
     assert "`auto` stays the default" in advice(without, options)
     nothing = learned.profile(prune={"frontier": learned.FRONTIER[:1], "trials": []})
     assert not any(line.startswith("use it with: ") for line in advice(nothing, options)), "it would fail"
+    alone = dataclasses.replace(nothing, artefacts={"prune": nothing.artefacts["prune"]})
+    assert "`auto` stays the default" in advice(alone, options), "it has no set"

@@ -134,7 +134,8 @@ class TestModel:
         assert Model.draft_model(Model.Options(without="1,3")) == "without 1,3"
         for options, message in (
             ({"without": "9"}, "the model has 5 layers, 0 to 4"),
-            ({"without": "x"}, "cannot read 'ax'"),
+            ({"without": "x"}, "must be layers like 4,7-11"),
+            ({"without": "3-1"}, "must be layers like 4,7-11"),
             ({"without": "1", "source": "a"}, "leave it out, or model.source"),
         ):
             with pytest.raises(OptionError, match=message):

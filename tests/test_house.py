@@ -57,7 +57,7 @@ BUDGETS = {
     "strategies/choosing": 676,
     "lookahead": 906,
     "trees": 150,
-    "engine": 4760,
+    "engine": 4757,
     "prompts": 490,
     "measure": 1630,
     "calibrate": 1800,

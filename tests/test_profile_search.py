@@ -145,6 +145,7 @@ class TestShow:
         rows = {line[:22].strip(): line[22:].split() for line in found.splitlines()}
         assert rows["first (incomplete)"] == ["1", "attention,", "0", "MLP", "290.0", "580.0", "0.50x", "12"]
         assert rows["mixed"] == ["2", "attention,", "1", "MLP", "609.0", "580.0", "1.05x", "87"]
+        assert "no skip set yet" in shown(draft_verify=Artefact({"sets": {}}))
 
     @pytest.mark.parametrize("name", ["knn", "swift", "draft-verify"])
     def test_what_cannot_be_read(self, name: str) -> None:

@@ -70,9 +70,9 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return read
 
 
-def _default(profile: Profile) -> str:
+def _default(profile: Profile, known: Mapping[str, Mapping[str, Any]]) -> str:
     """What the default makes of it."""
-    used = next((name for name in INNER if name in profile.artefacts), None)
+    used = next((name for name in INNER if name in known and _is_usable(known[name])), None)
     sets = f"`auto`, the default, drafts with the sets of `{used}` from now on" if used else "`auto` stays the default"
     fastest = fastest_method(profile).get("strategy")
     if not has_trials(profile):
@@ -92,7 +92,7 @@ def advice(profile: Profile, options: argparse.Namespace) -> list[str]:
     command = f'selfdraft generate{model} --strategy {options.strategy[0]}{told} "Why is the sky blue?"'
     return [
         f"kept in {Store().path_of(profile.key)}",
-        _default(profile),
+        _default(profile, known),
         *(f"{name}: the budget of {options.budget.words} ended the fit; {GO_ON}" for name in incomplete),
         *([f"use it with: {command}"] if _is_usable(known.get(options.strategy[0], {})) else []),
     ]

@@ -222,7 +222,7 @@ def _draft_verify_text(values: Mapping[str, Any], where: Where) -> str:
         )
         for name, one in found.items()
     ]
-    return _table(header, rows)
+    return _table(header, rows) if rows else "  no skip set yet"
 
 
 def _knapspec_text(values: Mapping[str, Any], where: Where) -> str:

@@ -268,7 +268,10 @@ def fit_vocabulary(scores: torch.Tensor, vocab_size: int) -> torch.Tensor:
 
 def left_out(layers: str) -> frozenset[int]:
     """`4,7-9` -> {4, 7, 8, 9}."""
-    return SkipSet.parse(",".join(f"a{part.strip()}" for part in layers.split(",") if part.strip())).attention
+    try:
+        return SkipSet.parse(",".join(f"a{part.strip()}" for part in layers.split(",") if part.strip())).attention
+    except OptionError:
+        raise OptionError(f"model.without must be layers like 4,7-11, counted from 0, got {layers!r}") from None
 
 
 def _load(options: Model.Options, target: Runner) -> tuple[Any, Any]:

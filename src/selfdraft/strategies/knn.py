@@ -81,7 +81,7 @@ class Knn(PlainStrategy):
         search: str = setting("prune", "the strategy whose fit finds each domain's set")
         representatives: str = setting(
             "kmeans",
-            "prompts that stand for a domain, by the centres of K-means or its own (kmeans, central)",
+            "prompts that stand for a domain, by the centres of K-means or its own (kmeans, central); for the fit",
         )
         anchors: int = setting(10, "of each domain; for the fit", minimum=1)
         search_prompts: int = setting(
