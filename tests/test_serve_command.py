@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -26,8 +27,10 @@ def port() -> int:
 
 
 @pytest.fixture
-def server(folder: str, port: int, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    words = ["serve", "--model", folder, "--name", "small", "--port", str(port), "--threads", "1"]
+def server(folder: str, port: int, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """A row, so that prompts sent together are answered one after the other; `request.param`: more options."""
+    words = ["serve", "--model", folder, "--name", "small", "--port", str(port), "--threads", "1", "--max-rows", "1"]
+    words += getattr(request, "param", [])
     environment = {**os.environ, "SELFDRAFT_HOME": str(tmp_path / "home"), "SELFDRAFT_API_KEYS": "one,two"}
     command = [sys.executable, "-m", "selfdraft", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
@@ -44,24 +47,62 @@ def server(folder: str, port: int, tmp_path: Path) -> Iterator[subprocess.Popen[
         process.kill()
 
 
-def test_a_stream_ends_before_the_server_does(server: subprocess.Popen[str], port: int) -> None:
-    headers = {"authorization": "Bearer two"}
-    with httpx.stream(
-        "POST", f"http://127.0.0.1:{port}/v1/completions", json=ASKED, headers=headers, timeout=30
-    ) as answer:
+def test_what_was_taken_is_answered_before_it_ends(server: subprocess.Popen[str], port: int) -> None:
+    """Meanwhile monitors and new requests are told 503, not left outside."""
+    address, body = f"http://127.0.0.1:{port}", {**ASKED, "prompt": ["zyxw"] * 12}
+    with (
+        httpx.Client(base_url=address, headers={"authorization": "Bearer two"}, timeout=60) as client,
+        client.stream("POST", "/v1/completions", json=body) as answer,
+    ):
         lines = answer.iter_lines()
         first = next(lines)
         server.send_signal(signal.SIGTERM)
+        _until(lambda: client.get("/ready").status_code == 503)
+        refused = client.post("/v1/completions", json=ASKED)
+        assert client.get("/health").status_code == 200
         told = [line.removeprefix("data: ") for line in (first, *lines) if line]
+    assert refused.status_code == 503
+    assert "shutting down" in refused.json()["error"]["message"]
     assert told[-1] == "[DONE]"
-    assert json.loads(told[-2])["choices"][0]["finish_reason"] == "length"
+    choices = [choice for line in told[:-1] for choice in json.loads(line)["choices"]]
+    assert [one["index"] for one in choices if one["finish_reason"] == "length"] == list(range(12))
     server.wait(30)
     assert server.stderr is not None
     logged = server.stderr.read()
     assert f"serving small at http://127.0.0.1:{port}/v1" in logged
     assert "POST /v1/completions -> 200" in logged
+    assert "POST /v1/completions -> 503" in logged
     assert "zyxw" not in logged
     assert "Traceback" not in logged
+
+
+@pytest.mark.parametrize("server", [["--drain-seconds", "0.1"]], indirect=True)
+def test_what_is_not_answered_in_time_is_told_so(server: subprocess.Popen[str], port: int) -> None:
+    address, body = f"http://127.0.0.1:{port}", {**ASKED, "prompt": ["zyxw"] * 64}
+    with (
+        ThreadPoolExecutor() as threads,
+        httpx.Client(base_url=address, headers={"authorization": "Bearer one"}, timeout=60) as client,
+        client.stream("POST", "/v1/completions", json=body) as answer,
+    ):
+        whole = threads.submit(client.post, "/v1/completions", json={**body, "stream": False})
+        _until(lambda: _num_waiting(client) > 64)
+        server.send_signal(signal.SIGTERM)
+        told = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    assert "shut down before this was answered" in json.loads(told[-1])["error"]["message"]
+    assert whole.result().status_code == 503
+    assert "shut down before this was answered" in whole.result().json()["error"]["message"]
+    server.wait(30)
+
+
+def _num_waiting(client: httpx.Client) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith("selfdraft:num_requests_waiting{"))
+
+
+def _until(has_come: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not has_come():
+        assert time.monotonic() < end
 
 
 @pytest.mark.parametrize("sent", [pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGINT])

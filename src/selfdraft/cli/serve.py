@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from pathlib import Path
-from types import FrameType
 
 from ..engine.engine import Engine
 from ..errors import MissingExtraError, OptionError
@@ -21,9 +20,8 @@ EXTRA = 'the server needs more than the core; install it with: pip install "self
 
 def run(options: argparse.Namespace) -> int:
     try:
-        import uvicorn
-
         from ..serve.app import create_app
+        from ..serve.server import Server
         from ..serve.service import Limits, Service
     except ImportError as error:
         raise MissingExtraError(f"{EXTRA} ({error})") from error
@@ -43,23 +41,11 @@ def run(options: argparse.Namespace) -> int:
     )
     service = Service(engine, options.name or name, limits)
 
-    class Server(uvicorn.Server):
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            service.scheduler.take_no_more()
-            super().handle_exit(sig, frame)
-
     _log_requests()
-    app = create_app(service, keys, options.origin)
-    config = uvicorn.Config(
-        app,
-        host=options.host,
-        port=options.port,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=round(options.drain_seconds),
-    )
+    app, address = create_app(service, keys, options.origin), {"host": options.host, "port": options.port}
+    server = Server(app, service.scheduler, options.drain_seconds, access_log=False, **address)
     print(f"serving {service.model} at http://{options.host}:{options.port}/v1, and a page to try it", file=sys.stderr)
-    Server(config).run()
+    server.run()
     return 0
 
 

@@ -114,8 +114,12 @@ class Scheduler:
                 self._changed.notify_all()
 
     @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
     def is_ready(self) -> bool:
-        return self._thread.is_alive() and not self._is_draining
+        return self.is_running and not self._is_draining
 
     @property
     def num_running(self) -> int:
@@ -135,12 +139,16 @@ class Scheduler:
         """Take no more; what was taken is answered, as far as that goes in this time. Returns whether all was."""
         self.take_no_more()
         self._thread.join(seconds)
-        is_done = not self._thread.is_alive()
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        is_done = not self.is_running
+        self.stop()
         self._thread.join(seconds)
         return is_done
+
+    def stop(self) -> None:
+        """After this round; who has not been answered is told so."""
+        with self._changed:
+            self._is_draining = self._is_closed = True
+            self._changed.notify_all()
 
     # --------------------------------------------------------------------------------- of its own thread
 
