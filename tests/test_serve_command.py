@@ -88,9 +88,10 @@ def test_what_is_not_answered_in_time_is_told_so(server: subprocess.Popen[str], 
         _until(lambda: _num_waiting(client) > 64)
         server.send_signal(signal.SIGTERM)
         told = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+        refused = whole.result()
     assert "shut down before this was answered" in json.loads(told[-1])["error"]["message"]
-    assert whole.result().status_code == 503
-    assert "shut down before this was answered" in whole.result().json()["error"]["message"]
+    assert refused.status_code == 503
+    assert "shut down before this was answered" in refused.json()["error"]["message"]
     server.wait(30)
 
 
