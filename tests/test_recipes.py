@@ -57,7 +57,7 @@ def test_the_dashboard_asks_by_labels_that_metrics_have(metrics: Metrics) -> Non
         name: {*one._labelnames, "le"} for one, names in metrics._registry._collector_to_names.items() for name in names
     }
     asked = [pair for query in QUERIES for pair in re.findall(r"by \((\w+)\) \(rate\((selfdraft:\w+)", query)]
-    assert {label for label, _ in asked} == {"le", "position", "status", "finished_reason"}
+    assert {label for label, _ in asked} == {"le", "position", "status", "finished_reason", "kind"}
     assert [(label, name) for label, name in asked if label not in labels[name]] == []
 
 
@@ -79,7 +79,7 @@ def cells_of(panel: dict[str, Any]) -> set[tuple[int, int]]:
 
 
 def test_panels_do_not_overlap() -> None:
-    assert len({panel["id"] for panel in PANELS}) == len(PANELS) == 10
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS) == 13
     for one, other in itertools.combinations(PANELS, 2):
         assert not cells_of(one) & cells_of(other), (one["title"], other["title"])
 

@@ -288,3 +288,15 @@ def test_who_waits_is_not_counted_every_round(monkeypatch: pytest.MonkeyPatch) -
         found, _ = run(session)
     assert len(found) == 6
     assert 3 <= len(asked) <= 7, "when texts have left, and once in vain"
+
+
+def test_the_share_of_the_cache_that_holds_tokens() -> None:
+    engine = Engine(pico("llama"))
+    with engine.session(max_rows=2, cache_bytes=slots(engine, 1000)) as session:
+        assert session.cache_usage == 0
+        for size in (20, 60):
+            session.add([5, 6, 7, 8], max_new_tokens=size, strategy="off")
+        num_told = sum(len(event.pieces) for event in session.step())
+        assert session.cache_usage == pytest.approx((2 * 4 + num_told) / 1000)
+        run(session)
+        assert session.cache_usage == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import math
 import random
 import re
 import socket
@@ -24,8 +25,10 @@ import uvicorn
 
 from pico import letter_tokenizer, pico, pico_tokenizer
 from selfdraft import Engine, Session
+from selfdraft.explanation import NAMES
 from selfdraft.serve.app import create_app
 from selfdraft.serve.grammar import Grammars
+from selfdraft.serve.metrics import speed_up
 from selfdraft.serve.scheduler import Queue, Scheduler
 from selfdraft.serve.service import Limits, Service
 from selfdraft.serve.work import Work
@@ -376,8 +379,36 @@ def test_monitors(url: str, client: openai.OpenAI) -> None:
     lines = httpx.get(f"{url}/metrics").text.splitlines()
     for name in ("spec_decode_num_drafts_total", "num_requests_running", "time_to_first_token_seconds_count"):
         assert any(line.startswith(f"selfdraft:{name}{{") for line in lines), name
-    counted = next(line for line in lines if line.startswith("selfdraft:generation_tokens_total"))
-    assert float(counted.split()[-1]) >= 4
+    told = {line.split("{")[0]: float(line.split()[-1]) for line in lines if line.startswith("selfdraft:")}
+    assert told["selfdraft:generation_tokens_total"] >= 4
+    assert told["selfdraft:rounds_total"] >= 1
+    assert told["selfdraft:kv_cache_usage_perc"] == 0, "nothing is decoded now"
+    assert any(line.startswith('selfdraft:plan_info{drafter="') and 'skip="' in line for line in lines)
+
+
+def test_speed_ups_of_texts() -> None:
+    """Together: a long text counts for more. Nothing is said where nothing is known."""
+    known = [(2.0, 1.0, 1.25), (1.0, 1.0, 0.75)]
+    assert speed_up(known) == pytest.approx(1.5)
+    assert speed_up(known, is_predicted=True) == pytest.approx(1.5)
+    assert math.isnan(speed_up([]))
+
+
+def test_the_speed_up_of_what_was_answered() -> None:
+    """As `explain` tells it."""
+    engine = new_engine()
+    metrics = Service(engine, "pico", Limits()).metrics
+    one = engine.generate([1, 2, 3, 1, 2, 3], max_new_tokens=60, strategy="auto")
+    explained = one.explain()
+    assert explained.plain_seconds
+    metrics.watch().ended([[one]])
+    found = metrics._registry.get_sample_value("selfdraft:speedup", {"model_name": "pico"})
+    assert found == pytest.approx(explained.tokens_per_second * explained.plain_seconds)
+    rounds = [
+        metrics._registry.get_sample_value("selfdraft:rounds_total", {"model_name": "pico", "kind": kind}) or 0
+        for kind in NAMES.values()
+    ]
+    assert sum(rounds) == len(one.steps)
 
 
 # ------------------------------------------------------------------------------------------------ faults

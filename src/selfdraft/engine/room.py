@@ -78,6 +78,12 @@ class Room:
         self._refused = state
         return 0
 
+    def usage(self, live: Sequence[LiveText]) -> float:
+        """The share of the bytes that a cache may take in which these texts have tokens."""
+        cache = self.cache
+        limit = self._limit(0 if cache is None else cache.num_bytes, self.runner.free_bytes)
+        return sum(len(text.sequence.tokens) for text in live) * self.runner.slot_bytes / max(limit, 1)
+
     def close(self) -> None:
         self.cache = None
 

@@ -39,6 +39,10 @@ class Rows:
     def has_work(self) -> bool:
         return bool(self._waiting or self._live)
 
+    @property
+    def cache_usage(self) -> float:
+        return self._room.usage(self._live)
+
     def put(self, texts: Sequence[LiveText], cohort: Cohort) -> None:
         """Raise for texts that can never have room."""
         for text in texts:
@@ -211,6 +215,11 @@ class Session:
     def num_open(self) -> int:
         """Texts that have not ended, waiting ones included."""
         return len(self._texts)
+
+    @property
+    def cache_usage(self) -> float:
+        """The share of the memory there is for a cache that holds tokens; also for other threads to ask."""
+        return self._rows.cache_usage
 
     def close(self) -> None:
         self._is_closed = True

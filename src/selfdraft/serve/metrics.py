@@ -1,15 +1,18 @@
-"""What Prometheus is told: counters and histograms in the words of vLLM, so that its dashboards fit."""
+"""What Prometheus is told: in the words of vLLM, so that its dashboards fit; what rounds did, and what that brought."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from ..engine.engine import Engine
 from ..engine.session import Event
+from ..explanation import NAMES, kind_of
 from ..types import Generation
 from .answers import reason_of
 from .scheduler import Scheduler
@@ -17,10 +20,22 @@ from .scheduler import Scheduler
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _SHORT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 PREFIX = "selfdraft"
+_NUM_RECENT = 64
+"""Texts whose speed-up is told."""
+
+
+Speeds = tuple[float, float, float]
+"""Of one text the seconds that plain decoding would have taken, those it took, and those that were expected."""
+
+
+def speed_up(texts: Sequence[Speeds], is_predicted: bool = False) -> float:
+    """Of these together; nan: nothing is known."""
+    plain, *took = map(sum, zip(*texts, strict=True)) if texts else (0.0, 0.0, 0.0)
+    return plain / took[is_predicted] if plain else math.nan
 
 
 class Metrics:
-    """Of one server; `kv_cache` and the rows are asked for when somebody reads."""
+    """Of one server; what stands now (rows, cache, speed-up) is asked for when somebody reads."""
 
     def __init__(self, engine: Engine, scheduler: Scheduler, model: str) -> None:
         self._registry = CollectorRegistry()
@@ -33,6 +48,8 @@ class Metrics:
             "spec_decode_num_accepted_tokens": "drafted tokens that the model accepted",
         }
         self._counters = {name: self._counter(name, text) for name, text in counters.items()}
+        for counter in self._counters.values():
+            counter.labels(model)  # dashboards find the model before anybody has asked
         self._accepted_at = self._counter(
             "spec_decode_num_accepted_tokens_per_pos", "drafted tokens accepted, by their place", "position"
         )
@@ -43,6 +60,15 @@ class Metrics:
         self._whole = self._histogram("e2e_request_latency_seconds", "from a request to its end", _SECONDS)
         self._gauge("num_requests_running", "texts that are being decoded", lambda: scheduler.num_running)
         self._gauge("num_requests_waiting", "requests that wait", lambda: scheduler.num_waiting)
+        self._gauge(
+            "kv_cache_usage_perc", "share of the cache's memory that holds tokens", lambda: scheduler.cache_usage
+        )
+        self._rounds = self._counter("rounds", "rounds, by what they did: plain, copied, drafted", "kind")
+        self._plan = Info(f"{PREFIX}:plan", "of the last text's last round", ("model_name",), registry=self._registry)
+        self._recent = deque[Speeds](maxlen=_NUM_RECENT)
+        self._gauge("speedup", "over plain decoding, of the last 64 texts", lambda: speed_up(self._recent))
+        told = "as the choices promised, of the last 64 texts"
+        self._gauge("speedup_predicted", told, lambda: speed_up(self._recent, is_predicted=True))
 
     def render(self) -> bytes:
         return bytes(generate_latest(self._registry))
@@ -52,6 +78,21 @@ class Metrics:
 
     def watch(self) -> Watch:
         return Watch(self)
+
+    def _did(self, one: Generation) -> None:
+        if one.steps:
+            plan = one.steps[-1].plan
+            told = {
+                "skip": str(plan.skip),
+                "drafter": plan.drafter or "",
+                "max_draft_tokens": str(plan.max_draft_tokens),
+            }
+            self._plan.labels(self._model).info(told)
+        explained = one.explain()
+        expected = explained.expected_tokens_per_second
+        if explained.plain_seconds and expected:
+            num = explained.num_tokens
+            self._recent.append((num * explained.plain_seconds, explained.seconds, num / expected))
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}:{name}", text, ("model_name", *labels), registry=self._registry)
@@ -90,8 +131,10 @@ class Watch:
         counts["prompt_tokens"] = sum(group[0].num_prompt_tokens for group in groups)
         for one in itertools.chain.from_iterable(groups):
             metrics._requests.labels(metrics._model, reason_of(one)).inc()
+            metrics._did(one)
             counts["generation_tokens"] += len(one.tokens)
             for step in one.steps:
+                metrics._rounds.labels(metrics._model, NAMES[kind_of(step)]).inc()
                 if step.draft.tokens:
                     counts["spec_decode_num_drafts"] += 1
                     counts["spec_decode_num_draft_tokens"] += len(step.draft.tokens)

@@ -88,6 +88,7 @@ class Scheduler:
         self._live: dict[int, tuple[Work, Text]] = {}  # by the session's numbers
         self._unwanted: set[Work] = set()
         self._is_draining, self._is_closed = False, False
+        self._session: Session | None = None
         self._last_seconds = 1.0  # that a request took
         self._thread = threading.Thread(target=self._run, name="selfdraft-serve", daemon=True)
 
@@ -125,6 +126,12 @@ class Scheduler:
     def num_running(self) -> int:
         """Texts that are being decoded."""
         return len(self._live)
+
+    @property
+    def cache_usage(self) -> float:
+        """Of the memory there is for a cache."""
+        session = self._session
+        return 0.0 if session is None else session.cache_usage
 
     @property
     def num_waiting(self) -> int:
@@ -166,6 +173,7 @@ class Scheduler:
         while not self._is_over:
             try:
                 with self._engine.session(self._max_rows, max_stall_seconds=self._max_stall_seconds) as session:
+                    self._session = session
                     while self._wait():
                         self._let_go(session)
                         self._admit(session)
