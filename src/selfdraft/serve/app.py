@@ -71,19 +71,20 @@ def create_app(service: Service, keys: Sequence[str] = (), origins: Sequence[str
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
-    refusals: dict[int | str, dict[str, Any]] = {status: {"description": text} for status, text in _REFUSALS.items()}
+    told: dict[int | str, dict[str, Any]] = {status: {"description": text} for status, text in _REFUSALS.items()}
+    told[200] = {"content": {EventSourceResponse.media_type: {}}, "description": "as JSON, or with `stream` as events"}
 
-    @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=refusals)
+    @app.post("/v1/chat/completions", response_model=ChatCompletion, responses=told)
     async def chat(body: ChatRequest, request: Request) -> Response:
         """An answer to messages."""
         return await _answer(service, body, request, ChatAnswer(body.model, service.decode, service.reader(body)))
 
-    @app.post("/v1/completions", response_model=Completion, responses=refusals)
+    @app.post("/v1/completions", response_model=Completion, responses=told)
     async def complete(body: CompletionRequest, request: Request) -> Response:
         """The continuation of a text, of each where there are several."""
         return await _answer(service, body, request, CompletionAnswer(body.model, service.decode))
 
-    @app.post("/v1/responses", response_model=OpenAIResponse, responses=refusals)
+    @app.post("/v1/responses", response_model=OpenAIResponse, responses=told)
     async def respond(body: ResponsesRequest, request: Request) -> Response:
         """An answer to messages, told as items; nothing is kept of it."""
         answer = ResponsesAnswer(body, service.decode, service.reader(body.chat))

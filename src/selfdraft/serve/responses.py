@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, PrivateAttr, model_validator
 from ..engine.session import Event
 from ..types import Generation
 from .answers import Answer, Decode, reason_of
-from .schema import ChatRequest, Function, MethodOptions, Strict, ToolName
+from .schema import ChatRequest, Function, MethodOptions, Never, Strict, ToolName
 from .tools import Call, Reader
 
 Kept = Literal["in_progress", "completed", "incomplete"]
@@ -34,7 +34,10 @@ class Item(Strict):
     @model_validator(mode="before")
     @classmethod
     def _without_nothing(cls, value: Any) -> Any:
-        return {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else value
+        """What is not known here and says nothing: clients send back all that an answer had."""
+        if not isinstance(value, dict):
+            return value
+        return {name: one for name, one in value.items() if one is not None or name in cls.model_fields}
 
 
 class Said(Item):
@@ -106,7 +109,7 @@ class ResponsesRequest(Strict):
     tools: list[FlatTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | FlatName | None = None
     parallel_tool_calls: bool | None = None
-    store: Literal[False] | None = None
+    store: Never | None = None
     truncation: Literal["disabled"] | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from ..options import SEED_BITS
 from .tools import AUTO, NONE, schema_of
@@ -24,12 +24,22 @@ FOR_OPERATORS = {"model"}
 """What would load other weights."""
 _TEMPLATE_KEYS = {"chat_template", "add_generation_prompt", "continue_final_message", "tools"}
 """Of `chat_template_kwargs`: what says how the template works, not what it is told."""
+
+
+def _refuse_true(value: bool) -> bool:
+    if value:
+        raise ValueError("must be false: it cannot be done here")
+    return value
+
+
+Never = Annotated[bool, AfterValidator(_refuse_true), WithJsonSchema({"type": "boolean", "const": False})]
+"""`Literal[False]` would take 0."""
 Score = Annotated[float, Field(ge=-2, le=2)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class StreamOptions(Strict):
@@ -129,7 +139,7 @@ class TextPart(Strict):
 class Message(BaseModel):
     """Whatever else the model's template reads may stand beside these."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[TextPart] | None = None
 
@@ -169,7 +179,7 @@ class Sampling(Strict, ABC):
     frequency_penalty: Score = 0.0
     presence_penalty: Score = 0.0
     repetition_penalty: float = Field(1.0, gt=0, le=100)
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: dict[Annotated[int, Field(strict=False)], Annotated[float, Field(ge=-100, le=100)]] | None = None
     response_format: ResponseFormat | None = None
     user: str | None = Field(None, description="requests of different users take turns")
     selfdraft: SelfdraftOptions = Field(default_factory=SelfdraftOptions)
@@ -331,7 +341,7 @@ class ChatRequest(Sampling):
 class CompletionRequest(Sampling):
     prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
     logprobs: int | None = Field(None, ge=0, le=5)
-    echo: Literal[False] = False
+    echo: Never = False
 
     @property
     def usual(self) -> int | None:
