@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-pytest.importorskip("fastapi")
-schemathesis = pytest.importorskip("schemathesis")
-
 from hypothesis import HealthCheck, settings
 
+pytest.importorskip("fastapi")
 from selfdraft.serve.service import Limits, Service
 from test_serve import new_engine, serving
 
+schemathesis = pytest.importorskip("schemathesis")
 pytestmark = pytest.mark.full
 MODEL = "pico"
 
