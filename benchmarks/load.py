@@ -5,7 +5,8 @@
 
 starts `selfdraft serve` once for each strategy (--strategies auto off), asks the same requests of mixed length (half
 greedy, half sampled with a seed of their own) with that many clients, and the first strategy's once more one by one.
-Every text must equal that one. `--url` asks a server that runs already, of any kind; nothing is said of equality then.
+Every text must equal that one. With `--transformers` these and `transformers serve` are asked by 8 clients as well, 5
+requests each. `--url` asks a server that runs already, of any kind; nothing is said of equality then.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ import torch
 
 from selfdraft.files import replace_file
 from selfdraft.measure.circumstances import machine_circumstances
+from selfdraft.models.load.pull import pull
 from selfdraft.prompts.sets import builtin_prompts
 
 SHORTEST, LONGEST = 8, 96
 """New tokens of a request."""
+BESIDE_PEERS = 8, 5
+"""Clients, and requests of each."""
+TRANSFORMERS = "transformers serve"
 
 
 def main() -> None:
@@ -43,6 +48,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--requests", type=int, default=20, help="of each client")
     parser.add_argument("--strategies", nargs="+", default=["auto", "off"])
+    parser.add_argument("--transformers", action="store_true", help=f"beside `{TRANSFORMERS}`, with fewer clients")
     parser.add_argument("--url", help="of a server that runs already")
     parser.add_argument("--no-single", action="store_true", help="do not ask one by one")
     parser.add_argument("--device", default="cpu", help="of the server, to be told")
@@ -60,23 +66,30 @@ def main() -> None:
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
-    asked, rows = requests(options), []
-    for strategy in [None] if options.url else options.strategies:
-        with contextlib.nullcontext(options.url) if options.url else serving(options.model, strategy) as url:
-            load = os.getloadavg()[0]
-            rows.append({"strategy": strategy, **run(url, options.model, asked, options.clients), "load_before": load})
-            if not (options.url or options.no_single or rows[1:]):
-                rows[0]["alone"] = run(url, options.model, asked, 1)["texts"]
+    size, servers = (options.clients, options.requests), [None] if options.url else options.strategies
+    rows = [row(options, server, *size, is_first=not place) for place, server in enumerate(servers)]
+    beside = [row(options, one, *BESIDE_PEERS) for one in (*servers, TRANSFORMERS) if options.transformers]
     command = {name: getattr(options, name) for name in ("model", "clients", "requests", "seed")}
     return {
         "benchmark": "load",
         **command,
         "circumstances": machine_circumstances(torch.device(options.device), torch.float32),
         "rows": rows,
+        "beside": beside,
     }
 
 
-def requests(options: argparse.Namespace) -> list[dict[str, Any]]:
+def row(options: argparse.Namespace, server: str | None, clients: int, count: int, is_first: bool = False) -> Any:
+    """What one server made of these requests; of the first one also what each text is alone."""
+    asked = requests(options, clients * count)
+    with contextlib.nullcontext((options.url, options.model, 0)) if options.url else serving(options, server) as at:
+        found = {"strategy": server, "load_before": os.getloadavg()[0], **run(*at, asked, clients)}
+        if is_first and not (options.url or options.no_single):
+            found["alone"] = run(*at, asked, 1)["texts"]
+    return found
+
+
+def requests(options: argparse.Namespace, count: int) -> list[dict[str, Any]]:
     rng, prompts = random.Random(options.seed), builtin_prompts()
     return [
         {
@@ -85,35 +98,51 @@ def requests(options: argparse.Namespace) -> list[dict[str, Any]]:
             "temperature": rng.choice([0.0, 0.8]),
             "seed": number,
         }
-        for number in range(options.clients * options.requests)
+        for number in range(count)
     ]
 
 
 @contextlib.contextmanager
-def serving(model: str, strategy: str) -> Iterator[str]:
+def serving(options: argparse.Namespace, server: str | None) -> Iterator[tuple[str, str, int]]:
+    """Its address, the model's name there, and its process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = ["serve", "--model", model, "--strategy", strategy, "--port", str(port), "--max-waiting", "4096"]
-    server = subprocess.Popen([sys.executable, "-m", "selfdraft", *words], stderr=subprocess.DEVNULL)
+        port = str(free.getsockname()[1])
+    if server == TRANSFORMERS:
+        model = str(pull(options.model))
+        words = [
+            str(Path(sys.executable).with_name("transformers")),
+            "serve",
+            model,
+            "--port",
+            port,
+            "--dtype",
+            "float32",
+        ]
+    else:
+        model, own = options.model, [sys.executable, "-m", "selfdraft", "serve", "--model", options.model]
+        words = [*own, "--strategy", str(server), "--port", port, "--max-waiting", "4096"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"
         while True:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/ready", timeout=1):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=1):
                 break
-            if server.poll() is not None:
-                raise SystemExit(f"the server ended with {server.returncode}")
+            if process.poll() is not None:
+                raise SystemExit(f"{server}: the server ended with {process.returncode}")
             time.sleep(0.2)
-        yield f"{url}/v1"
+        yield f"{url}/v1", model, process.pid
     finally:
-        server.terminate()
-        server.wait(60)
+        process.terminate()
+        process.wait(60)
 
 
-def run(url: str, model: str, asked: Sequence[Mapping[str, Any]], num_clients: int) -> dict[str, Any]:
-    """Each client asks its next request when the one before it was answered."""
+def run(url: str, model: str, process: int, asked: Sequence[Mapping[str, Any]], num_clients: int) -> dict[str, Any]:
+    """Each client asks its next request when the one before it was answered. `bytes`: of the server's memory, after
+    each tenth of the requests.
+    """
     texts: list[str] = [""] * len(asked)
-    first, between, counts = list[float](), list[float](), list[int]()
+    first, between, counts, held = list[float](), list[float](), list[int](), list[int]()
 
     async def ask(client: openai.AsyncOpenAI, number: int) -> None:
         began, last, chunks = time.monotonic(), 0.0, []
@@ -129,6 +158,8 @@ def run(url: str, model: str, asked: Sequence[Mapping[str, Any]], num_clients: i
             last = now
             chunks.append(piece)
         texts[number] = "".join(chunks)
+        if process and len(counts) % max(len(asked) // 10, 1) == 0:
+            held.append(held_bytes(process))
 
     async def work(client: openai.AsyncOpenAI, numbers: Iterator[int]) -> None:
         for number in numbers:
@@ -142,26 +173,40 @@ def run(url: str, model: str, asked: Sequence[Mapping[str, Any]], num_clients: i
     began = time.monotonic()
     asyncio.run(all_of_them())
     seconds = time.monotonic() - began
-    return {"seconds": seconds, "num_tokens": sum(counts), "texts": texts, "first": first, "between": between}
+    times = {"seconds": seconds, "first": first, "between": between}
+    return {**times, "num_tokens": sum(counts), "texts": texts, "bytes": held}
+
+
+def held_bytes(process: int) -> int:
+    """Its own memory: weights are mapped from their file, and are the system's."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
 def page(found: Mapping[str, Any]) -> str:
     """Markdown."""
-    rows, facts = found["rows"], found["circumstances"]
+    facts, size = found["circumstances"], (found["clients"], found["requests"])
     known = ", ".join(f"{name} {facts[name]}" for name in ("device_name", "torch", "commit") if facts.get(name))
+    lines = [f"{found['model']}; {known}.", "", *table(found["rows"], *size)]
+    return "\n".join([*lines, *(["", *table(found["beside"], *BESIDE_PEERS)] if found["beside"] else [])])
+
+
+def table(rows: Sequence[Mapping[str, Any]], clients: int, count: int) -> list[str]:
     lines = [
-        f"{found['clients']} clients, {found['requests']} requests each, {found['model']}; {known}.",
+        f"{clients} clients, {count} requests each:",
         "",
-        "| strategy | tokens/s | first piece p50 | p95 | between pieces p50 | p95 | texts as alone |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| server | tokens/s | first piece p50 | p95 | between pieces p50 | p95 | MiB at 10 %, 100 % | as alone |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     alone = rows[0].get("alone")
-    for row in rows:
-        cuts = [part for name in ("first", "between") for part in percentiles(row[name])]
-        same = "-" if alone is None else f"{sum(map(str.__eq__, row['texts'], alone))} of {len(alone)}"
-        times = " | ".join(f"{1000 * one:.0f} ms" for one in cuts)
-        lines.append(f"| {row['strategy'] or '-'} | {row['num_tokens'] / row['seconds']:.1f} | {times} | {same} |")
-    return "\n".join(lines)
+    for one in rows:
+        cuts = [part for name in ("first", "between") for part in percentiles(one[name])]
+        is_ours = alone is not None and one["strategy"] != TRANSFORMERS
+        same = f"{sum(map(str.__eq__, one['texts'], alone))} of {len(alone)}" if is_ours else "-"
+        memory = f"{one['bytes'][0] >> 20}, {one['bytes'][-1] >> 20}" if one["bytes"] else "-"
+        cells = [f"{one['num_tokens'] / one['seconds']:.1f}", *(f"{1000 * cut:.0f} ms" for cut in cuts), memory, same]
+        lines.append(f"| {one['strategy'] or '-'} | {' | '.join(cells)} |")
+    return lines
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:
