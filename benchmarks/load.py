@@ -40,6 +40,8 @@ SHORTEST, LONGEST = 8, 96
 BESIDE_PEERS = 8, 5
 """Clients, and requests of each."""
 TRANSFORMERS = "transformers serve"
+PREFIX_CACHE = str(256 << 20)
+"""Bytes; full after a tenth of the requests, so that what grows then is something else."""
 
 
 def main() -> None:
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--requests", type=int, default=20, help="of each client")
+    parser.add_argument("--turns", type=int, default=1, help="of each strategy, in alternating order")
     parser.add_argument("--strategies", nargs="+", default=["auto", "off"])
     parser.add_argument("--transformers", action="store_true", help=f"beside `{TRANSFORMERS}`, with fewer clients")
     parser.add_argument("--url", help="of a server that runs already")
@@ -67,8 +70,9 @@ def main() -> None:
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     size, servers = (options.clients, options.requests), [None] if options.url else options.strategies
-    rows = [row(options, server, *size, is_first=not place) for place, server in enumerate(servers)]
-    beside = [row(options, one, *BESIDE_PEERS) for one in (*servers, TRANSFORMERS) if options.transformers]
+    turns = [one for number in range(options.turns) for one in (servers, servers[::-1])[number % 2]]
+    rows = [row(options, server, *size, is_first=not place) for place, server in enumerate(turns)]
+    beside = [row(options, one, *BESIDE_PEERS) for one in (*turns, TRANSFORMERS) if options.transformers]
     command = {name: getattr(options, name) for name in ("model", "clients", "requests", "seed")}
     return {
         "benchmark": "load",
@@ -121,7 +125,17 @@ def serving(options: argparse.Namespace, server: str | None) -> Iterator[tuple[s
         ]
     else:
         model, own = options.model, [sys.executable, "-m", "selfdraft", "serve", "--model", options.model]
-        words = [*own, "--strategy", str(server), "--port", port, "--max-waiting", "4096"]
+        words = [
+            *own,
+            "--strategy",
+            str(server),
+            "--port",
+            port,
+            "--max-waiting",
+            "4096",
+            "--prefix-cache",
+            PREFIX_CACHE,
+        ]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
         print("anybody who reaches this address may ask: there is no API key", file=sys.stderr)
     model, tokenizer = load_model(options, options.model)
     name = options.model or DEFAULT_MODEL
-    engine = Engine(model, tokenizer, name=name, **method)
+    engine = Engine(model, tokenizer, name=name, prefix_cache=options.prefix_cache, **method)
     limits = Limits(
         max_rows=options.max_rows,
         max_waiting=options.max_waiting,
