@@ -106,7 +106,8 @@ def _until(has_come: Callable[[], bool]) -> None:
         assert time.monotonic() < end
 
 
-@pytest.mark.parametrize("sent", [pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGINT])
+@pytest.mark.full
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_at_once_where_nothing_is_to_be_done(server: subprocess.Popen[str], sent: int) -> None:
     began = time.monotonic()
     server.send_signal(sent)

@@ -37,7 +37,7 @@ def add_serve(commands: Any) -> None:
     add("--max-waiting", type=count, default=256, metavar="N", help="requests that may wait for it (default: 256)")
     add("--max-tokens", type=count, default=4096, metavar="N", help="of one text (default: 4096)")
     add("--max-body", type=count, default=4 * 2**20, metavar="BYTES", help="of one request (default: 4 MiB)")
-    cache = "that what prompts begin with alike may take; 0: none (default: a tenth of what is free, 4 GiB at most)"
+    cache = "that what prompts begin with alike may take; 0: none (default: a tenth of what is free, at most 4096 MiB)"
     add("--prefix-cache", type=int, default=True, metavar="BYTES", help=cache)
     add("--seconds", type=seconds, metavar="N", help="for one request, waiting included (default: no limit)")
     add("--drain-seconds", type=seconds, default=30.0, metavar="N", help="to answer what was taken (default: 30)")
