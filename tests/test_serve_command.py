@@ -76,6 +76,7 @@ def test_what_was_taken_is_answered_before_it_ends(server: subprocess.Popen[str]
     assert "Traceback" not in logged
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("server", [["--drain-seconds", "0.1"]], indirect=True)
 def test_what_is_not_answered_in_time_is_told_so(server: subprocess.Popen[str], port: int) -> None:
     address, body = f"http://127.0.0.1:{port}", {**ASKED, "prompt": ["zyxw"] * 64}
