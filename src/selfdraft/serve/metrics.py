@@ -66,9 +66,9 @@ class Metrics:
         self._rounds = self._counter("rounds", "rounds, by what they did: plain, copied, drafted", "kind")
         self._plan = Info(f"{PREFIX}:plan", "of the last text's last round", ("model_name",), registry=self._registry)
         self._recent = deque[Speeds](maxlen=_NUM_RECENT)
-        self._gauge("speedup", "over plain decoding, of the last 64 texts", lambda: speed_up(self._recent))
-        told = "as the choices promised, of the last 64 texts"
-        self._gauge("speedup_predicted", told, lambda: speed_up(self._recent, is_predicted=True))
+        told = f"over plain decoding, of the last {_NUM_RECENT} texts"
+        self._gauge("speedup", told, lambda: speed_up(self._recent))
+        self._gauge("speedup_predicted", f"as promised, {told}", lambda: speed_up(self._recent, is_predicted=True))
 
     def render(self) -> bytes:
         return bytes(generate_latest(self._registry))
